@@ -1,0 +1,1 @@
+"""Benchmarks, verification, the demo and the doctor: they drive the public door."""

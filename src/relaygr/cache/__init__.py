@@ -1,0 +1,1 @@
+"""Digests, the index of user states, tier books, leases and replacement: decisions without tensors."""

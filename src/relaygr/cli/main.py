@@ -1,0 +1,28 @@
+"""The `relaygr` command: one sub-command a file, errors on standard error with exit status 2."""
+
+from __future__ import annotations
+
+import sys
+
+from cyclopts import App
+from rich.console import Console
+
+from relaygr import __version__
+from relaygr.core.errors import RelayError
+
+app = App(
+    name="relaygr",
+    help="Rank long user histories inside a latency budget.",
+    version=__version__,
+)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one command; a known error prints one line and exits with 2."""
+    try:
+        result = app(sys.argv[1:] if argv is None else argv)
+    except RelayError as error:
+        Console(stderr=True).print(f"relaygr: {error}", style="bold red", markup=False, soft_wrap=True)
+        raise SystemExit(2) from error
+    if isinstance(result, int) and result:
+        raise SystemExit(result)

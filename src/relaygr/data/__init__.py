@@ -1,0 +1,1 @@
+"""Events: on-disk datasets, readers, the synthetic generator and temporal splits."""

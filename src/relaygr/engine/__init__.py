@@ -1,0 +1,1 @@
+"""Prefetch, append, rank and forget over one user state."""

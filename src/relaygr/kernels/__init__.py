@@ -1,0 +1,1 @@
+"""Attention and matrix kernels: plan once a batch, run once a layer."""

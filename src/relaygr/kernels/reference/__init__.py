@@ -1,0 +1,1 @@
+"""The dense, obvious kernel: runs in float64 and under autograd."""

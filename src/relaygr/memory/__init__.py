@@ -1,0 +1,1 @@
+"""The bytes behind user states: page pools and private buffers; no policy."""

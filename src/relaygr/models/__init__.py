@@ -1,0 +1,1 @@
+"""HSTU rankers: configuration, layers, embeddings, heads, weights and cost."""
