@@ -1,0 +1,246 @@
+"""Blocked HSTU attention on a CPU: row tiles against key blocks, masked parts skipped, nothing n x n.
+
+A tile's scores stay in cache between the two products. HSTU sums over keys without normalising, so key
+blocks add up in any order and a zero row of K/V contributes exactly nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from relaygr.kernels.cpu.routes import MaskPatch, MatrixRoute
+from relaygr.kernels.interface import (
+    AttentionSpec,
+    Kernel,
+    Plan,
+    RowLayout,
+    Segment,
+    candidate_visibility,
+    history_visibility,
+    pack,
+    round_up,
+)
+
+ROW_TILE = 256  # rows of one score tile
+KEY_BLOCK = 2048  # keys of one score tile: 256 x 2048 bf16 fills 1 MiB, an L2
+ROW_ALIGN = 16  # block starts: product shapes repeat, so their generated code is reused
+FIXED_TILE = 128  # row tile and alignment in bitwise mode
+KEY_ALIGN = 32  # key ranges end here; a multiple of the vector width
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRange:
+    """Keys [start, stop) against a tile, with the masks that the range needs."""
+
+    start: int
+    stop: int
+    patches: tuple[MaskPatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Packed rows [start, stop) and the key ranges they see."""
+
+    start: int
+    stop: int
+    ranges: tuple[KeyRange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedPlan(Plan):
+    spec: AttentionSpec
+    segments: tuple[Segment, ...]
+    layout: RowLayout
+    history_tiles: tuple[tuple[Tile, ...], ...]
+    candidate_tiles: tuple[tuple[Tile, ...], ...]
+
+
+class BlockedKernel(Kernel):
+    """The CPU back-end.
+
+    Args:
+        route: how products are done, per `kernels.select`.
+        bitwise: use fixed row tiles, so that a row's bits do not depend on batch mates, micro-batches
+            or on how its history was cut into prefetch and appends. Costs up to one tile per block.
+    """
+
+    name = "cpu"
+
+    def __init__(self, route: MatrixRoute, bitwise: bool = False) -> None:
+        self.route = route
+        self.bitwise = bitwise
+
+    def plan(self, spec: AttentionSpec, segments: Sequence[Segment], dtype: torch.dtype) -> BlockedPlan:
+        align = FIXED_TILE if self.bitwise else ROW_ALIGN
+        layout = pack(segments, align, fixed_tiles=self.bitwise)
+        history, candidates = [], []
+        for segment, rows in zip(segments, layout.segments, strict=True):
+            history.append(self._history_tiles(spec, segment, rows.history, dtype))
+            candidates.append(self._candidate_tiles(spec, segment, rows.candidates, dtype))
+        return BlockedPlan(spec, tuple(segments), layout, tuple(history), tuple(candidates))
+
+    def run(
+        self,
+        plan: Plan,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Sequence[Tensor | None] | None = None,
+    ) -> Tensor:
+        assert isinstance(plan, BlockedPlan)
+        spec = plan.spec
+        out = v.new_zeros(v.shape)
+        queries = torch.mul(
+            q.transpose(0, 1), spec.alpha, out=q.new_empty(spec.heads, q.shape[0], spec.qk_dim)
+        )
+        for i, segment in enumerate(plan.segments):
+            rows = plan.layout.segments[i]
+            keys, values = self._history(segment, layer, k[rows.history], v[rows.history])
+            for tile in plan.history_tiles[i]:
+                self._tile(tile, queries, keys, values, None, out)
+            own_bias = None if bias is None else bias[i]
+            for tile in plan.candidate_tiles[i]:
+                tile_bias = _bias_rows(own_bias, tile, rows.candidates, keys.shape[1])
+                self._tile(tile, queries, keys, values, tile_bias, out)
+            if segment.candidates:
+                mine = rows.candidates
+                score = (_wide(q[mine]) * k[mine]).sum(-1, keepdim=True).mul_(spec.alpha)
+                out[mine] += torch.nn.functional.silu(score).to(v.dtype) * v[mine]
+        return out.div_(spec.divisor)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if not self.bitwise:
+            return self.route.linear(x, weight, bias)
+        tiles = []
+        for start in range(0, x.shape[0], FIXED_TILE):
+            tile = x[start : start + FIXED_TILE]
+            rows = tile.shape[0]
+            if rows < FIXED_TILE:
+                tile = torch.cat([tile, tile.new_zeros(FIXED_TILE - rows, tile.shape[1])])
+            tiles.append(self.route.linear(tile, weight, bias)[:rows])
+        return torch.cat(tiles)
+
+    def _tile(
+        self, tile: Tile, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, out: Tensor
+    ) -> None:
+        total: Tensor | None = None
+        for part in tile.ranges:
+            k, v = _slice_keys(keys, part), _slice_keys(values, part)
+            part_bias = None if bias is None else _slice_last(bias, part)
+            seen = self.route.attend(queries[:, tile.start : tile.stop], k, v, part.patches, part_bias)
+            # More than one block adds up in fp32, whatever the model dtype.
+            total = seen if total is None else _wide(total).add_(seen)
+        if total is not None:
+            out[tile.start : tile.stop] = total.transpose(0, 1)
+
+    def _history_tiles(
+        self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
+    ) -> tuple[Tile, ...]:
+        step = FIXED_TILE if self.bitwise else ROW_TILE
+        # Fixed tiles stand at fixed positions of the user's row and keep their height and key range,
+        # whichever of their rows are new; the rows before and behind are padding.
+        offset = segment.cached % step if self.bitwise else 0
+        tiles = []
+        for first in range(-offset, segment.history, step):
+            height = step if self.bitwise else min(step, round_up(segment.history - first, ROW_ALIGN))
+            position = segment.cached + first
+            low, high = history_visibility(spec, segment.tokens, position, position + height)
+            counted = height if self.bitwise else min(height, segment.history - first)
+            ranges = _key_ranges(low, high, counted, segment.tokens, dtype)
+            tiles.append(Tile(rows.start + first, rows.start + first + height, ranges))
+        return tuple(tiles)
+
+    def _candidate_tiles(
+        self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
+    ) -> tuple[Tile, ...]:
+        low, high = candidate_visibility(spec, segment)
+        step = FIXED_TILE if self.bitwise else ROW_TILE
+        tiles = []
+        for first in range(0, segment.candidates, step):
+            counted = min(step, segment.candidates - first)
+            height = step if self.bitwise else round_up(counted, ROW_ALIGN)
+            ends = torch.zeros(height, dtype=torch.int64)
+            ends[:counted] = high[first : first + counted] if isinstance(high, Tensor) else high
+            starts = torch.full_like(ends, low)
+            ranges = _key_ranges(starts, ends, counted, segment.tokens, dtype)
+            tiles.append(Tile(rows.start + first, rows.start + first + height, ranges))
+        return tuple(tiles)
+
+    @staticmethod
+    def _history(segment: Segment, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Head-major keys and values of the whole history, zero rows up to a multiple of KEY_ALIGN."""
+        if segment.store is not None:
+            if segment.history:
+                segment.store.write(layer, segment.cached, k, v)
+            return segment.store.read(layer, segment.tokens)
+        padded = round_up(segment.history, KEY_ALIGN)
+        keys = k.new_zeros(k.shape[1], padded, k.shape[2])
+        values = v.new_zeros(v.shape[1], padded, v.shape[2])
+        keys[:, : segment.history] = k.transpose(0, 1)
+        values[:, : segment.history] = v.transpose(0, 1)
+        return keys, values
+
+
+def _key_ranges(
+    low: Tensor, high: Tensor, counted: int, tokens: int, dtype: torch.dtype
+) -> tuple[KeyRange, ...]:
+    """Key blocks that cover the first `counted` rows' intervals, masked only where some row sees less."""
+    if not counted:
+        return ()
+    start = int(low[:counted].min()) // KEY_ALIGN * KEY_ALIGN
+    stop = int(high[:counted].max())
+    all_from, all_until = int(low[:counted].max()), int(high[:counted].min())
+    # Past `tokens` keys are rows of zeros and need no mask.
+    tail_masked = all_until < stop or stop < tokens
+    parts = []
+    for a in range(start - start % KEY_BLOCK, stop, KEY_BLOCK):
+        first, last = max(a, start), round_up(min(a + KEY_BLOCK, stop), KEY_ALIGN)
+        patches = []
+        if first < all_from:
+            patches.append(_patch(low, high, first, first, min(round_up(all_from, KEY_ALIGN), last), dtype))
+        if tail_masked and last > all_until:
+            begin = max(first, all_until // KEY_ALIGN * KEY_ALIGN)
+            if patches:
+                begin = max(begin, first + patches[0].mask.shape[1])
+            if begin < last:
+                patches.append(_patch(low, high, first, begin, last, dtype))
+        parts.append(KeyRange(first, last, tuple(patches)))
+    return tuple(parts)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """At least fp32, for sums."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _patch(low: Tensor, high: Tensor, base: int, start: int, stop: int, dtype: torch.dtype) -> MaskPatch:
+    key = torch.arange(start, stop)
+    mask = (key >= low[:, None]) & (key < high[:, None])
+    return MaskPatch(start - base, mask.to(dtype))
+
+
+def _slice_keys(x: Tensor, part: KeyRange) -> Tensor:
+    """Keys [start, stop) of a head-major tensor, extended by zero rows past its end."""
+    if part.stop <= x.shape[1]:
+        return x[:, part.start : part.stop]
+    return torch.nn.functional.pad(x[:, part.start :], (0, 0, 0, part.stop - x.shape[1]))
+
+
+def _slice_last(bias: Tensor, part: KeyRange) -> Tensor:
+    return bias[..., part.start : part.stop].contiguous()
+
+
+def _bias_rows(bias: Tensor | None, tile: Tile, rows: slice, keys: int) -> Tensor | None:
+    """The tile's part of a candidate bias, zero-padded to `keys` columns and the tile's height."""
+    if bias is None:
+        return None
+    missing = max(keys, max((part.stop for part in tile.ranges), default=0)) - bias.shape[-1]
+    if bias.dim() == 3:
+        mine = bias[:, tile.start - rows.start : tile.stop - rows.start]
+        return torch.nn.functional.pad(mine, (0, missing, 0, tile.stop - tile.start - mine.shape[1]))
+    return torch.nn.functional.pad(bias, (0, missing))
