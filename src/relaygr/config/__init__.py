@@ -1,1 +1,1 @@
-"""Typed settings, read from TOML, the environment and key=value overrides."""
+"""Settings as typed sections, read from defaults, TOML, environment and overrides."""

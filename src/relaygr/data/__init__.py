@@ -1,1 +1,1 @@
-"""Events: on-disk datasets, readers, the synthetic generator and temporal splits."""
+"""Events on disk, readers that make them, a seeded generator, splits by time and statistics; numpy only."""

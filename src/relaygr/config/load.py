@@ -1,0 +1,119 @@
+"""Build the settings from their sources: defaults < TOML file < environment < `--set a.b=c`."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+
+from relaygr.config.limits import Section
+from relaygr.config.settings import Config, EngineConfig, TrainConfig
+from relaygr.config.sizes import parse_bytes
+from relaygr.core.errors import ConfigError
+from relaygr.core.units import MIB
+
+ENV_PREFIX = "RELAYGR_"
+MAX_TOML_BYTES = MIB
+
+_SECTIONS: dict[str, type[Section]] = {"engine": EngineConfig, "train": TrainConfig}
+_FIELDS: dict[str, dict[str, msgspec.structs.FieldInfo]] = {
+    section: {field.name: field for field in msgspec.structs.fields(struct)}
+    for section, struct in _SECTIONS.items()
+}
+_KEYS = [f"{section}.{name}" for section, names in _FIELDS.items() for name in names]
+
+
+def load_config(
+    toml: Path | None = None, environ: Mapping[str, str] | None = None, overrides: Iterable[str] = ()
+) -> Config:
+    """Merge the sources; a later one wins key by key.
+
+    Args:
+        toml: a TOML file with one table per section.
+        environ: variables such as `RELAYGR_ENGINE__DEVICE_BYTES`; others, without `__`, are not settings.
+        overrides: `section.key=value`, the last of equal keys wins.
+
+    Raises:
+        ConfigError: with the dotted path, the value and the limit; for an unknown key, the nearest valid one.
+    """
+    values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    if toml is not None:
+        for path, value in _from_toml(toml):
+            _put(values, path, value, f" (in {toml})", from_text=False)
+    for path, text, variable in _from_environ(environ or {}):
+        _put(values, path, text, f" (in {variable})", from_text=True)
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals:
+            raise ConfigError("--set", f"{override!r} must have the form section.key=value")
+        _put(values, path.strip(), text.strip(), " (in --set)", from_text=True)
+    return Config(engine=EngineConfig(**values["engine"]), train=TrainConfig(**values["train"]))
+
+
+def _from_toml(file: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_TOML_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("config", f"cannot read {file}: {error.strerror}") from error
+    if len(data) > MAX_TOML_BYTES:
+        raise ConfigError("config", f"{file} has more than {MAX_TOML_BYTES} bytes")
+    try:
+        tables = tomllib.loads(data.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config", f"{file} is not TOML: {error}") from error
+    for section, table in tables.items():
+        if not isinstance(table, dict):
+            # A key at the top level, or `engine = 3`; the key check names what is valid instead.
+            yield section, table
+            continue
+        if section not in _FIELDS and not table:
+            yield section, table
+        for name, value in table.items():
+            yield f"{section}.{name}", value
+
+
+def _from_environ(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for variable in sorted(environ):
+        rest = variable.removeprefix(ENV_PREFIX)
+        if rest != variable and "__" in rest:
+            yield rest.lower().replace("__", ".", 1), environ[variable], variable
+
+
+def _put(
+    values: dict[str, dict[str, Any]], path: str, value: object, origin: str, *, from_text: bool
+) -> None:
+    section, _, name = path.partition(".")
+    field = _FIELDS.get(section, {}).get(name)
+    if field is None:
+        raise ConfigError(path, f"unknown key{_suggestion(path)}{origin}")
+    typed = _coerce(path, field, value, origin, from_text=from_text)
+    _SECTIONS[section].check(name, typed, origin)
+    values[section][name] = typed
+
+
+def _suggestion(path: str) -> str:
+    if path in _FIELDS:
+        return f"; {path!r} is a section with the keys {', '.join(_FIELDS[path])}"
+    near = difflib.get_close_matches(path, _KEYS, n=1, cutoff=0.0)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _coerce(
+    path: str, field: msgspec.structs.FieldInfo, value: object, origin: str, *, from_text: bool
+) -> object:
+    if field.name.endswith("_bytes") and isinstance(value, str):
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            raise ConfigError(path, f"{error}{origin}") from error
+    try:
+        return msgspec.convert(value, type=field.type, strict=not from_text)
+    except msgspec.ValidationError as error:
+        choices = ", ".join(map(repr, get_args(field.type)))
+        wanted = f"must be one of {choices}" if choices else f"is not valid: {error}"
+        raise ConfigError(path, f"{value!r} {wanted}{origin}") from error

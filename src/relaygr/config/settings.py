@@ -1,0 +1,103 @@
+"""The settings of the engine and of training, with their defaults and ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import msgspec
+
+from relaygr.config.limits import Range, Section
+from relaygr.core.units import GIB, MIB
+
+
+class EngineConfig(Section, frozen=True, kw_only=True):
+    """How one engine instance uses its device.
+
+    Attributes:
+        page_tokens: tokens in one page of the entry pool.
+        device_bytes: what the entry pool may take of the device; sources may say "512MiB".
+        microbatch: candidates scored by one kernel call.
+        threads: of the CPU back-end; 0 takes what the machine has.
+        bitwise: trade speed for results that do not depend on how requests were batched.
+        lease_ttl_ms: after this long without a release a lease counts as lost.
+        anchor_stride: share of a prefix that may fall off its old end before the prefix is re-anchored.
+    """
+
+    PATH: ClassVar[str] = "engine"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "page_tokens": Range(8, 256, power_of_two=True),
+        "device_bytes": Range(MIB, 16 * 1024 * GIB),
+        "microbatch": Range(1, 65536),
+        "threads": Range(0, 1024),
+        "lease_ttl_ms": Range(1, 600_000),
+        "max_candidates": Range(1, 1_048_576),
+        "max_batch_requests": Range(1, 4096),
+        "anchor_stride": Range(0, 1, open_low=True),
+    }
+
+    page_tokens: int = 32
+    device_bytes: int = 2 * GIB
+    microbatch: int = 512
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    kernel: Literal["auto", "cpu", "reference"] = "auto"
+    threads: int = 0
+    bitwise: bool = False
+    lease_ttl_ms: int = 1000
+    max_candidates: int = 16384
+    max_batch_requests: int = 64
+    anchor_stride: float = 0.25
+
+
+class TrainConfig(Section, frozen=True, kw_only=True):
+    """How a model is trained; training ends at the first limit that is reached.
+
+    Attributes:
+        max_minutes: wall-clock limit.
+        max_steps: optimiser steps; 0 is no limit.
+        batch_users: users in one step.
+        negatives: sampled items scored against each positive.
+        max_history: events of one user seen at once, the most recent ones.
+        warmup_steps: steps over which `lr` rises from 0.
+        clip_norm: limit on the norm of the gradient.
+        eval_every_steps, eval_requests: how often, and on how many validation requests, quality is measured.
+        patience: evaluations without improvement before training stops; 0 never stops early.
+    """
+
+    PATH: ClassVar[str] = "train"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "max_minutes": Range(0, 10_080, open_low=True),
+        "max_steps": Range(0, 100_000_000),
+        "batch_users": Range(1, 65536),
+        "lr": Range(0, 10, open_low=True),
+        "weight_decay": Range(0, 10),
+        "warmup_steps": Range(0, 1_000_000),
+        "clip_norm": Range(0, 1000, open_low=True),
+        "negatives": Range(1, 65536),
+        "max_history": Range(2, 65536),
+        "eval_every_steps": Range(1, 1_000_000),
+        "eval_requests": Range(1, 1_000_000),
+        "patience": Range(0, 1000),
+        "seed": Range(0, 2**63 - 1),
+    }
+
+    max_minutes: float = 3.0
+    max_steps: int = 0
+    batch_users: int = 32
+    lr: float = 1e-3
+    weight_decay: float = 0.01
+    warmup_steps: int = 50
+    clip_norm: float = 1.0
+    negatives: int = 128
+    max_history: int = 512
+    eval_every_steps: int = 100
+    eval_requests: int = 1000
+    patience: int = 3
+    seed: int = 0
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every setting; `relaygr.config.load.load_config` builds it from its sources."""
+
+    engine: EngineConfig = EngineConfig()
+    train: TrainConfig = TrainConfig()
