@@ -106,7 +106,7 @@ class RowLayout:
         used = sum(
             s.history.stop - s.history.start + s.candidates.stop - s.candidates.start for s in self.segments
         )
-        return used == self.rows
+        return bool(used == self.rows)
 
 
 def pack(segments: Sequence[Segment], align: int, fixed_tiles: bool) -> RowLayout:

@@ -84,9 +84,10 @@ class OneDnnRoute(MatrixRoute):
     @staticmethod
     def available(dtype: torch.dtype) -> bool:
         """Whether this build of torch has the fused product for `dtype`."""
-        if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
+        if dtype not in (torch.float32, torch.bfloat16):
             return False
-        return hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        has_library: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        return has_library and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out: Tensor = self._pointwise(x, weight, bias, "none", _NO_SCALARS, "")

@@ -1,0 +1,64 @@
+"""FLOPs and K/V bytes of a configuration, by the arithmetic of `hstu.md` section 10."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relaygr.models.config import HstuConfig
+
+OUTPUT_PARTS = 3  # [u, o, u * LN(o)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Multiply-add = 2 FLOP; layers only, without embeddings and heads.
+
+    Attributes:
+        dense_flops_per_token: projections and output, all layers.
+        attention_flops_per_pair: one token looking at one key, all layers.
+        overtakes_at: history length at which prefill attention costs as much as the rest.
+        kv_bytes_per_token: all layers, K and V.
+    """
+
+    dense_flops_per_token: int
+    attention_flops_per_pair: int
+    overtakes_at: float
+    kv_bytes_per_token: int
+
+    def prefill_flops(self, tokens: int, cached: int = 0) -> int:
+        """Encode `tokens` new tokens behind `cached` ones; n causal tokens alone have n (n + 1) / 2 pairs."""
+        pairs = tokens * cached + tokens * (tokens + 1) // 2
+        return tokens * self.dense_flops_per_token + pairs * self.attention_flops_per_pair
+
+    def score_flops(self, candidates: int, history: int) -> int:
+        """Score candidates against a cached history; each sees it and itself."""
+        pairs = candidates * (history + 1)
+        return candidates * self.dense_flops_per_token + pairs * self.attention_flops_per_pair
+
+
+def layer_cost(
+    hidden_size: int, layers: int, heads: int, qk_dim: int, v_dim: int, element_bytes: int, output_parts: int
+) -> Cost:
+    """Cost of a stack of equal HSTU layers; `output_parts` is 3 for `u_o_y`, 1 for `gate`."""
+    projection = 4 * hidden_size * heads * (qk_dim + v_dim)
+    output = 2 * heads * v_dim * hidden_size * output_parts
+    pair = 2 * heads * (qk_dim + v_dim)
+    return Cost(
+        dense_flops_per_token=layers * (projection + output),
+        attention_flops_per_pair=layers * pair,
+        overtakes_at=2 * (projection + output) / pair,
+        kv_bytes_per_token=layers * heads * (qk_dim + v_dim) * element_bytes,
+    )
+
+
+def cost(config: HstuConfig, element_bytes: int) -> Cost:
+    """Cost of a ranker whose K/V elements take `element_bytes`."""
+    return layer_cost(
+        config.hidden_size,
+        config.num_layers,
+        config.num_heads,
+        config.qk_dim,
+        config.v_dim,
+        element_bytes,
+        OUTPUT_PARTS,
+    )

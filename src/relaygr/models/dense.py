@@ -1,0 +1,57 @@
+"""Small building blocks that multiply through the chosen kernel: dense layers, SwishLN and their stack."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relaygr.kernels.interface import Kernel
+
+
+class Dense(nn.Module):
+    """y = x W^T + b, in the dtype of W, fp32 accumulation."""
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor, kernel: Kernel) -> Tensor:
+        return kernel.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Store weight and bias in `dtype`; norms and tables around them stay as they are."""
+        self.weight.data = self.weight.data.to(dtype)
+        if self.bias is not None:
+            self.bias.data = self.bias.data.to(dtype)
+
+
+class Norm(nn.Module):
+    """Layer norm over the last axis with scale and shift, biased variance, computed in fp32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+
+
+class SwishNormStack(nn.Module):
+    """Linear -> SwishLN -> Linear, with SwishLN(x) = x * sigmoid(LN(x)) (`hstu.md` section 7)."""
+
+    def __init__(self, inputs: int, middle: int, outputs: int) -> None:
+        super().__init__()
+        self.first = Dense(inputs, middle)
+        self.norm = Norm(middle, 1e-5)
+        self.second = Dense(middle, outputs)
+
+    def forward(self, x: Tensor, kernel: Kernel) -> Tensor:
+        hidden = self.first(x, kernel)
+        hidden = hidden * torch.sigmoid(self.norm(hidden))
+        out: Tensor = self.second(hidden, kernel)
+        return out

@@ -1,0 +1,58 @@
+"""One HSTU layer of the `relay` variant: norm, one projection, attention without softmax, gated output."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from relaygr.kernels.interface import Kernel, Plan
+from relaygr.models.config import HstuConfig
+from relaygr.models.dense import Dense, Norm
+from relaygr.models.tokens import GAP_ROWS
+
+
+class HstuLayer(nn.Module):
+    """out = x + [u, o, u * LN(o)] W2, where u, v, q, k = LN(x) W1 + b1 and u is activated."""
+
+    def __init__(self, config: HstuConfig, index: int) -> None:
+        super().__init__()
+        self.index = index
+        self.heads, self.qk_dim, self.v_dim = config.num_heads, config.qk_dim, config.v_dim
+        self.value_size = config.num_heads * config.v_dim
+        self.key_size = config.num_heads * config.qk_dim
+        self.input_norm = Norm(config.hidden_size, config.norm_eps)
+        self.uvqk = Dense(config.hidden_size, 2 * (self.value_size + self.key_size))
+        self.output_norm = Norm(self.value_size, config.norm_eps)
+        self.output = Dense(3 * self.value_size, config.hidden_size, bias=False)
+        self.time_bias = nn.Parameter(torch.zeros(GAP_ROWS, self.heads)) if config.score_time_bias else None
+
+    def forward(self, x: Tensor, plan: Plan, kernel: Kernel, ages: Sequence[Tensor] | None) -> Tensor:
+        """x [rows, D] -> [rows, D]; new history rows' K/V go to the plan's stores.
+
+        Args:
+            ages: with a score-time bias, per segment the gap-table rows of the history tokens' ages,
+                int64 [tokens] or [candidates, tokens].
+        """
+        mixed = self.uvqk(self.input_norm(x), kernel)
+        u, v, q, k = mixed.split((self.value_size, self.value_size, self.key_size, self.key_size), dim=-1)
+        u = F.silu(u)
+        attended = kernel.run(
+            plan,
+            self.index,
+            q.unflatten(-1, (self.heads, self.qk_dim)),
+            k.unflatten(-1, (self.heads, self.qk_dim)),
+            v.unflatten(-1, (self.heads, self.v_dim)),
+            self._bias(ages, v.dtype),
+        ).flatten(1)
+        gated = u * self.output_norm(attended)
+        out: Tensor = x + self.output(torch.cat([u, attended, gated], dim=-1), kernel)
+        return out
+
+    def _bias(self, ages: Sequence[Tensor] | None, dtype: torch.dtype) -> list[Tensor] | None:
+        if self.time_bias is None or ages is None:
+            return None
+        table = self.time_bias.to(dtype)
+        return [table[age].movedim(-1, 0) for age in ages]
