@@ -1,0 +1,222 @@
+"""The books of the device tier: which pages hold whose state, who leases them, and who has to leave."""
+
+from __future__ import annotations
+
+from relaygr.cache.digests import longest_match
+from relaygr.cache.entry import Entry, Identity, identity
+from relaygr.cache.index import EntryIndex
+from relaygr.cache.interface import LoadPlan, Reason, Refused, StateCache, Stats, StorePlan
+from relaygr.cache.lease import Lease, LeaseTable, PageCopy, ReadLease, WriteLease
+from relaygr.cache.ledger import PageLedger, as_ids
+from relaygr.core.ids import Fingerprint, Tenant, UserId
+from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
+
+
+class DeviceBooks(StateCache):
+    """A `StateCache` with the device as its only tier.
+
+    Forgetting and swapping are done when they return and nothing is loaded, so `lookup` answers Miss or Hit.
+    A lease expires `lease_ttl_s` after its deadline, which leaves a late holder time to notice and let go.
+
+    Page i of an entry holds tokens [i * page_tokens, (i + 1) * page_tokens), wherever digest pages end. A
+    version and its successor share the pages of the common prefix. The partial last page is extended in
+    place unless the content departs inside it, a lease pins it (its reader may count on a clean tail) or an
+    earlier writer left it dirty; then its rows are copied to a page of the new version.
+    """
+
+    def __init__(self, pages: int, page_tokens: int, page_bytes: int, lease_ttl_s: float) -> None:
+        if page_tokens < 1:
+            raise ValueError(f"page_tokens: {page_tokens} must be at least 1")
+        if page_bytes < 1:
+            raise ValueError(f"page_bytes: {page_bytes} must be at least 1")
+        if lease_ttl_s < 0:
+            raise ValueError(f"lease_ttl_s: {lease_ttl_s} must not be negative")
+        self.page_tokens, self.page_bytes = page_tokens, page_bytes
+        self._lease_ttl_s = lease_ttl_s
+        self._ledger = PageLedger(pages)
+        self._index = EntryIndex(self._ledger)
+        self._leases = LeaseTable()
+        self._writers: dict[Identity, WriteLease] = {}
+        self._model_fp: Fingerprint | None = None
+        self._overdue = 0
+        self._refused = dict.fromkeys(Reason, 0)
+
+    def lookup(self, ref: Ref) -> Answer:
+        entry = self._index.get(identity(ref))
+        usable = longest_match(entry.ref, ref) if entry is not None else 0
+        if entry is None or usable == 0:
+            return Miss()
+        return Hit(device_start=0, device_end=entry.tokens, host=0, disk=0, usable=usable)
+
+    def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
+        return self._refuse(Reason.NO_LOWER_TIER)
+
+    def complete_load(self, plan: LoadPlan, ok: bool) -> None:
+        """No plan was ever made here."""
+
+    def prepare_store(self, ref: Ref, tokens: int, now_s: float) -> StorePlan | Refused:
+        return self._refuse(Reason.NO_LOWER_TIER)
+
+    def complete_store(self, plan: StorePlan, ok: bool) -> None:
+        """No plan was ever made here."""
+
+    def touch(self, ref: Ref, kind: Touch) -> None:
+        self._index.touch(identity(ref))
+
+    def lease(
+        self, ref: Ref, tokens: int, owner: str, now_s: float, deadline_s: float
+    ) -> ReadLease | Refused:
+        if tokens < 1:
+            raise ValueError(f"tokens: {tokens} must be at least 1")
+        if not self._serves(ref):
+            return self._refuse(Reason.STALE_MODEL)
+        key = identity(ref)
+        entry = self._index.get(key)
+        if entry is None or tokens > longest_match(entry.ref, ref):
+            return self._refuse(Reason.NOT_RESIDENT)
+        count = self._pages_for(tokens)
+        lease = ReadLease(
+            keeper=self,
+            identity=key,
+            owner=owner,
+            expires_s=deadline_s + self._lease_ttl_s,
+            pages=entry.pages[:count],
+            pins=entry.ids[:count],
+            tokens=tokens,
+            clean_tail=tokens % self.page_tokens == 0 or (tokens == entry.tokens and not entry.dirty_tail),
+        )
+        self._ledger.pin(lease.pins)
+        self._leases.add(lease)
+        self._index.settle(key)
+        return lease
+
+    def append(self, ref: Ref, owner: str, now_s: float, deadline_s: float) -> WriteLease | Refused:
+        if not self._serves(ref):
+            return self._refuse(Reason.STALE_MODEL)
+        key = identity(ref)
+        if key in self._writers:
+            return self._refuse(Reason.BUSY)
+        entry = self._index.get(key)
+        reused = longest_match(entry.ref, ref) if entry is not None else 0
+        if reused == ref.tokens:
+            return self._refuse(Reason.ALREADY_STORED)
+        count = self._pages_for(ref.tokens)
+        if count > self._ledger.total:
+            return self._refuse(Reason.TOO_LARGE)
+        kept, source = self._reuse(entry, reused) if entry is not None else ((), None)
+        if not self._index.make_room(count - len(kept), keep=key):
+            return self._refuse(Reason.PINNED)
+        taken = self._ledger.take(count - len(kept), after=kept[-1] if kept else None)
+        assert taken is not None, "room was made"
+        if entry is not None:
+            # The source of a copy is pinned too: the entry may be dropped before the mover gets to it.
+            self._ledger.pin(entry.ids[: self._pages_for(reused)])
+            if len(kept) * self.page_tokens > reused:
+                entry.dirty_tail = True
+        copied = () if source is None else (source,)
+        lease = WriteLease(
+            keeper=self,
+            identity=key,
+            owner=owner,
+            expires_s=deadline_s + self._lease_ttl_s,
+            pages=kept + taken,
+            pins=as_ids(kept + taken + copied),
+            tokens=ref.tokens,
+            ref=ref,
+            reused_tokens=reused,
+            fresh=taken[len(copied) :],
+            copies=tuple(PageCopy(page, taken[0], reused % self.page_tokens) for page in copied),
+        )
+        self._writers[key] = lease
+        self._leases.add(lease)
+        self._index.settle(key)
+        return lease
+
+    def publish(self, lease: WriteLease, now_s: float) -> bool:
+        """Called through the lease."""
+        if not lease.live:
+            return False
+        if lease.cancelled or now_s >= lease.expires_s:
+            self._overdue += not lease.cancelled
+            self.release(lease)
+            return False
+        self._index.put(Entry(lease.ref, lease.pages, as_ids(lease.pages)))
+        self.release(lease)
+        return True
+
+    def release(self, lease: Lease) -> None:
+        """Called through the lease."""
+        if not lease.live:
+            return
+        lease.live = False
+        self._leases.remove(lease)
+        if self._writers.get(lease.identity) is lease:
+            del self._writers[lease.identity]
+        self._ledger.unpin(lease.pins)
+        self._index.settle(lease.identity)
+
+    def forget(self, tenant: Tenant, user: UserId) -> int:
+        for key in [key for key in self._writers if (key.tenant, key.user) == (tenant, user)]:
+            self._cancel(key)
+        keys = self._index.keys_of(tenant, user)
+        for key in keys:
+            self._index.drop(key)
+        return len(keys)
+
+    def swap_model(self, model_fp: Fingerprint) -> None:
+        self._model_fp = model_fp
+        for key in [key for key in self._writers if key.model_fp != model_fp]:
+            self._cancel(key)
+        for key in self._index.keys_of_other_models(model_fp):
+            self._index.drop(key)
+
+    def sweep(self, now_s: float) -> int:
+        count = 0
+        while (lease := self._leases.pop_overdue(now_s)) is not None:
+            self.release(lease)
+            count += 1
+        self._overdue += count
+        return count
+
+    def stats(self) -> Stats:
+        total, free, evictable = self._ledger.total, self._ledger.free_count, self._index.evictable_pages
+        return Stats(
+            total_pages=total,
+            free_pages=free,
+            pinned_pages=total - free - evictable,
+            evictable_pages=evictable,
+            page_bytes=self.page_bytes,
+            entries=len(self._index),
+            leases=len(self._leases),
+            evictions=self._index.evictions,
+            overdue=self._overdue,
+            refused=tuple(self._refused.items()),
+        )
+
+    def audit(self) -> None:
+        """Check the counters against a count from scratch; linear in pages and entries, for tests."""
+        self._index.audit()
+        assert all(lease.live for lease in self._writers.values()), "writers"
+
+    def _pages_for(self, tokens: int) -> int:
+        return -(-tokens // self.page_tokens)
+
+    def _serves(self, ref: Ref) -> bool:
+        return self._model_fp is None or ref.model_fp == self._model_fp
+
+    def _refuse(self, reason: Reason) -> Refused:
+        self._refused[reason] += 1
+        return Refused(reason)
+
+    def _reuse(self, entry: Entry, reused: int) -> tuple[tuple[int, ...], int | None]:
+        """The pages the next version shares with `entry`, and the page whose first rows it has to copy."""
+        whole, partial = divmod(reused, self.page_tokens)
+        if not partial:
+            return entry.pages[:whole], None
+        page = entry.pages[whole]
+        if reused == entry.tokens and not entry.dirty_tail and not self._ledger.is_pinned(page):
+            return entry.pages, None
+        return entry.pages[:whole], page
+
+    def _cancel(self, key: Identity) -> None:
+        self._writers.pop(key).cancelled = True

@@ -1,0 +1,44 @@
+"""What the books keep per identity: the content and where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from relaygr.cache.pages import PageIds
+from relaygr.core.ids import Fingerprint, Tenant, UserId
+from relaygr.core.state import Ref
+
+
+class Identity(NamedTuple):
+    """Equal identities share one entry; content is compared by digests and records."""
+
+    tenant: Tenant
+    user: UserId
+    model_fp: Fingerprint
+    schema: int
+    anchor: int
+
+
+def identity(ref: Ref) -> Identity:
+    return Identity(ref.tenant, ref.user, ref.model_fp, ref.schema, ref.anchor)
+
+
+@dataclass(slots=True)
+class Entry:
+    """One immutable version of a user's state; only `dirty_tail` ever changes.
+
+    Attributes:
+        ref: the content that the pages hold.
+        pages: page ids in token order; `ids` are the same as an array.
+        dirty_tail: slots behind the last token may hold rows of a writer that has not published.
+    """
+
+    ref: Ref
+    pages: tuple[int, ...]
+    ids: PageIds
+    dirty_tail: bool = False
+
+    @property
+    def tokens(self) -> int:
+        return self.ref.tokens

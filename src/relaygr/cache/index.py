@@ -1,0 +1,111 @@
+"""The visible entries, one per identity, with their pages and the order in which they would leave."""
+
+from __future__ import annotations
+
+from relaygr.cache.entry import Entry, Identity, identity
+from relaygr.cache.ledger import PageLedger
+from relaygr.cache.recency import Recency
+from relaygr.core.ids import Fingerprint, Tenant, UserId
+
+
+class EntryIndex:
+    """Identity -> entry, over the pages of one ledger.
+
+    Changes: an entry holds its pages from `put` until it is replaced, dropped or evicted. `settle` must be
+    called for an identity after pins on its pages came or went.
+    "No" is None from `get` and False from `make_room`, and then nothing changed.
+    """
+
+    __slots__ = ("_entries", "_ledger", "_of_user", "_recency", "evictable_pages", "evictions")
+
+    def __init__(self, ledger: PageLedger) -> None:
+        self._ledger = ledger
+        self._entries: dict[Identity, Entry] = {}
+        self._of_user: dict[tuple[Tenant, UserId], set[Identity]] = {}
+        self._recency = Recency()
+        self.evictable_pages = 0  # of entries without a pinned page
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Identity) -> Entry | None:
+        return self._entries.get(key)
+
+    def keys_of(self, tenant: Tenant, user: UserId) -> list[Identity]:
+        return list(self._of_user.get((tenant, user), ()))
+
+    def keys_of_other_models(self, model_fp: Fingerprint) -> list[Identity]:
+        return [key for key in self._entries if key.model_fp != model_fp]
+
+    def touch(self, key: Identity) -> None:
+        if key in self._entries:
+            self._recency.touch(key)
+
+    def put(self, entry: Entry) -> None:
+        """Make `entry` the one of its identity; it takes over the recency of the one before.
+
+        What only the entry before held is free at once, unless a lease still pins it.
+        """
+        key = identity(entry.ref)
+        old = self._entries.get(key)
+        if old is not None and not self._recency.is_parked(key):
+            self.evictable_pages -= len(old.pages)
+        self._entries[key] = entry
+        self._of_user.setdefault((key.tenant, key.user), set()).add(key)
+        self._recency.insert(key)
+        self._recency.park(key)
+        self._ledger.replace(old.ids if old is not None else None, entry.ids)
+        self.settle(key)
+
+    def drop(self, key: Identity) -> None:
+        if not self._recency.is_parked(key):
+            self.evictable_pages -= len(self._entries[key].pages)
+        self._recency.remove(key)
+        self._remove(key)
+
+    def settle(self, key: Identity) -> None:
+        """An entry with a pinned page cannot leave; without one it can."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        pinned = self._ledger.any_pinned(entry.ids)
+        if pinned and not self._recency.is_parked(key):
+            self._recency.park(key)
+            self.evictable_pages -= len(entry.pages)
+        elif not pinned and self._recency.is_parked(key):
+            self._recency.unpark(key)
+            self.evictable_pages += len(entry.pages)
+
+    def make_room(self, pages: int, keep: Identity) -> bool:
+        """Evict until `pages` are free, never `keep`; nothing at all when that could not be enough."""
+        kept = self._entries.get(keep)
+        own = len(kept.pages) if kept is not None and not self._recency.is_parked(keep) else 0
+        if pages > self._ledger.free_count + self.evictable_pages - own:
+            return False
+        while self._ledger.free_count < pages:
+            victim = self._recency.pop_oldest(keep)
+            assert victim is not None, "evictable pages belong to entries that are not parked"
+            self.evictable_pages -= len(self._entries[victim].pages)
+            self._remove(victim)
+            self.evictions += 1
+        return True
+
+    def audit(self) -> None:
+        """Check the counters against a count from scratch; linear in pages and entries, for tests."""
+        self._ledger.audit()
+        unpinned = {key for key, entry in self._entries.items() if not self._ledger.any_pinned(entry.ids)}
+        assert self.evictable_pages == sum(len(self._entries[key].pages) for key in unpinned), (
+            "evictable pages"
+        )
+        assert unpinned == {key for key in self._entries if not self._recency.is_parked(key)}, (
+            "parked entries"
+        )
+        assert len(self._recency) == len(self._entries) == sum(map(len, self._of_user.values())), "entries"
+
+    def _remove(self, key: Identity) -> None:
+        self._ledger.drop(self._entries.pop(key).ids)
+        mine = self._of_user[key.tenant, key.user]
+        mine.discard(key)
+        if not mine:
+            del self._of_user[key.tenant, key.user]

@@ -1,0 +1,174 @@
+"""The contract of a user-state cache: six verbs, leases, and typed plans and refusals."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+
+from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.core.ids import Fingerprint, Tenant, UserId
+from relaygr.core.state import Answer, Ref, Touch
+
+
+class Reason(StrEnum):
+    """Why a cache said no; each is an ordinary answer, and the request goes on without the cache."""
+
+    NO_LOWER_TIER = "no_lower_tier"  # there is nothing to load from or store to
+    NOT_RESIDENT = "not_resident"  # fewer matching tokens are on the device than were asked for
+    BUSY = "busy"  # another writer of this identity is in flight
+    ALREADY_STORED = "already_stored"  # the entry holds all of it, or more: lease instead
+    TOO_LARGE = "too_large"  # more than the whole pool
+    PINNED = "pinned"  # too little is free or evictable now
+    STALE_MODEL = "stale_model"  # not the model fingerprint of the last swap
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A typed no; nothing was changed, pinned or evicted."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class HostRun:
+    """Tokens [start, start + tokens) of an entry, contiguous in the lower tier from token `offset` on."""
+
+    start: int
+    tokens: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """Bring tokens [start, start + tokens) of `ref` from `runs` into device `pages`."""
+
+    ticket: int
+    ref: Ref
+    start: int
+    tokens: int
+    runs: tuple[HostRun, ...]
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StorePlan:
+    """Bring tokens [start, start + tokens) of `ref` from device `pages` to `runs`."""
+
+    ticket: int
+    ref: Ref
+    start: int
+    tokens: int
+    pages: tuple[int, ...]
+    runs: tuple[HostRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Pages by state, where free + pinned + evictable = total at any time; and counters since the start.
+
+    An entry with one leased page counts as pinned whole, since it cannot be evicted: `evictable_pages` is
+    exactly what an append of another user could still get.
+    """
+
+    total_pages: int
+    free_pages: int
+    pinned_pages: int
+    evictable_pages: int
+    page_bytes: int
+    entries: int
+    leases: int
+    evictions: int
+    overdue: int
+    refused: tuple[tuple[Reason, int], ...]
+
+    @property
+    def total_bytes(self) -> int:
+        return self.total_pages * self.page_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        return self.free_pages * self.page_bytes
+
+    @property
+    def pinned_bytes(self) -> int:
+        return self.pinned_pages * self.page_bytes
+
+    @property
+    def evictable_bytes(self) -> int:
+        return self.evictable_pages * self.page_bytes
+
+
+class StateCache(ABC):
+    """The user states of one device, as ids and numbers; the bytes belong to the movers.
+
+    All methods run on the scheduler's thread: no locks, and an answer holds until the next call. `now_s`
+    and `deadline_s` are on the caller's monotonic clock. "No" is a `Refused`, a `Miss` or False; nothing is
+    raised for a full, busy or empty cache. ValueError says that an argument can never be right.
+    """
+
+    @abstractmethod
+    def lookup(self, ref: Ref) -> Answer:
+        """What is readable now. Changes nothing, not even recency; holds nothing: `lease` may still refuse.
+
+        With a writer of the same identity in flight this describes the version before.
+        """
+
+    @abstractmethod
+    def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
+        """Pin the first `tokens` in the lower tier, make room on the device; visible only when complete."""
+
+    @abstractmethod
+    def complete_load(self, plan: LoadPlan, ok: bool) -> None:
+        """Publish what `plan` brought, or give its pages back; again, or for an unknown plan, a no-op."""
+
+    @abstractmethod
+    def prepare_store(self, ref: Ref, tokens: int, now_s: float) -> StorePlan | Refused:
+        """Pin the device pages that the lower tier lacks and make room there; visible only when complete."""
+
+    @abstractmethod
+    def complete_store(self, plan: StorePlan, ok: bool) -> None:
+        """Publish the stored delta, or give its room back; again, or for an unknown plan, a no-op."""
+
+    @abstractmethod
+    def touch(self, ref: Ref, kind: Touch) -> None:
+        """Note a use: the only update of recency and frequency, in every tier; unknown content is a no-op."""
+
+    @abstractmethod
+    def lease(
+        self, ref: Ref, tokens: int, owner: str, now_s: float, deadline_s: float
+    ) -> ReadLease | Refused:
+        """Pin the pages of the first `tokens` tokens, which must match `ref` and be on the device.
+
+        The rows are safe to read until the lease ends, whatever is appended, evicted, forgotten or swapped.
+        Refused: not_resident, stale_model. Raises: ValueError for `tokens` below 1.
+        """
+
+    @abstractmethod
+    def append(self, ref: Ref, owner: str, now_s: float, deadline_s: float) -> WriteLease | Refused:
+        """Prepare a version with the whole content of `ref`: keep the longest matching prefix, take pages.
+
+        Evicts only the shortfall, least recently used first, never this identity's own entry and never one
+        with a leased page. A `ref` that departs from the entry replaces it on publish; one that the entry
+        already covers is refused, so that the longer entry stays.
+        Refused: busy, already_stored, too_large, pinned, stale_model.
+        """
+
+    @abstractmethod
+    def forget(self, tenant: Tenant, user: UserId) -> int:
+        """Drop every entry of the user, and let no write in flight publish; returns the entries dropped.
+
+        When it returns `lookup` misses; pages still leased are free when their leases end.
+        """
+
+    @abstractmethod
+    def swap_model(self, model_fp: Fingerprint) -> None:
+        """From now on serve `model_fp` alone; other entries are gone, their pages free when unleased."""
+
+    @abstractmethod
+    def sweep(self, now_s: float) -> int:
+        """End the leases that expired and give their pages back; returns (and counts) how many."""
+
+    @abstractmethod
+    def stats(self) -> Stats:
+        """A snapshot; constant time."""

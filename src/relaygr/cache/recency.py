@@ -1,0 +1,79 @@
+"""Who was used least recently, among entries that may leave."""
+
+from __future__ import annotations
+
+import heapq
+
+from relaygr.cache.entry import Identity
+
+
+class Recency:
+    """Order of use of all entries, with the pinned ones parked: they keep their place but are no victims.
+
+    Changes: `touch` alone moves a known entry; `pop_oldest` forgets the one it returns.
+    Cost: O(log n) amortised; a heap with lazy deletion, rebuilt when more than half of it is stale.
+    """
+
+    __slots__ = ("_heap", "_last_use", "_next", "_parked")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Identity]] = []
+        self._last_use: dict[Identity, int] = {}
+        self._parked: set[Identity] = set()
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._last_use)
+
+    def insert(self, key: Identity) -> None:
+        """A newcomer is the most recently used; a known key keeps its place."""
+        if key not in self._last_use:
+            self.touch(key)
+
+    def touch(self, key: Identity) -> None:
+        self._last_use[key] = self._next
+        self._next += 1
+        if key not in self._parked:
+            self._push(key)
+
+    def remove(self, key: Identity) -> None:
+        self._last_use.pop(key, None)
+        self._parked.discard(key)
+
+    def is_parked(self, key: Identity) -> bool:
+        return key in self._parked
+
+    def park(self, key: Identity) -> None:
+        self._parked.add(key)
+
+    def unpark(self, key: Identity) -> None:
+        self._parked.discard(key)
+        self._push(key)
+
+    def pop_oldest(self, keep: Identity | None = None) -> Identity | None:
+        """Remove and return the least recently used entry that is neither parked nor `keep`."""
+        kept: tuple[int, Identity] | None = None
+        victim: Identity | None = None
+        while self._heap:
+            item = heapq.heappop(self._heap)
+            if self._is_stale(item):
+                continue
+            if item[1] != keep:
+                victim = item[1]
+                break
+            kept = item
+        if kept is not None:
+            heapq.heappush(self._heap, kept)
+        if victim is not None:
+            self.remove(victim)
+        return victim
+
+    def _is_stale(self, item: tuple[int, Identity]) -> bool:
+        last_use, key = item
+        return self._last_use.get(key) != last_use or key in self._parked
+
+    def _push(self, key: Identity) -> None:
+        heapq.heappush(self._heap, (self._last_use[key], key))
+        if len(self._heap) > 2 * len(self._last_use) + 64:
+            self._heap = [(use, key) for key, use in self._last_use.items() if key not in self._parked]
+            heapq.heapify(self._heap)
