@@ -8,6 +8,7 @@ from cyclopts import App
 from rich.console import Console
 
 from relaygr import __version__
+from relaygr.cli.data import data_app
 from relaygr.core.errors import RelayError
 
 app = App(
@@ -15,6 +16,7 @@ app = App(
     help="Rank long user histories inside a latency budget.",
     version=__version__,
 )
+app.command(data_app)
 
 
 def main(argv: list[str] | None = None) -> None:

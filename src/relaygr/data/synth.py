@@ -137,8 +137,9 @@ def _times(
     first = np.cumsum(lengths) - lengths
     since = run - np.repeat(run[first] - gaps[first], lengths)
     offset = (horizon - joined) * rng.random(spec.users)
-    times = np.floor(since + np.repeat(offset, lengths)).astype(np.int64)
-    return np.minimum(times, horizon - 1)
+    times: Int64s = np.floor(since + np.repeat(offset, lengths)).astype(np.int64)
+    # The difference of two long sums may miss zero by a rounding error.
+    return np.maximum(np.minimum(times, horizon - 1), 0)
 
 
 def _per_user(values: Floats, lengths: Int64s) -> Floats:
@@ -156,7 +157,8 @@ def _clusters(
     own = taste[session_owner, which]
     of_session = np.where(rng.random(session_owner.size) < spec.taste, own, popular)
     stray = _zipf_ranks(rng.random(session.size), spec.clusters, 1.0)
-    return np.where(rng.random(session.size) < spec.focus, of_session[session], stray)
+    clusters: Int64s = np.where(rng.random(session.size) < spec.focus, of_session[session], stray)
+    return clusters
 
 
 def _items(spec: SynthSpec, rng: np.random.Generator, cluster: Int64s, times: Int64s) -> Int64s:
@@ -172,7 +174,9 @@ def _items(spec: SynthSpec, rng: np.random.Generator, cluster: Int64s, times: In
 
 def _zipf_ranks(uniform: Floats, size: int, exponent: float) -> Int64s:
     weights = np.cumsum(np.arange(1, size + 1, dtype=np.float64) ** -exponent)
-    return np.minimum(np.searchsorted(weights, uniform * weights[-1], side="right"), size - 1)
+    # Rounding may put the largest draw past the last weight.
+    ranks: Int64s = np.minimum(np.searchsorted(weights, uniform * weights[-1], side="right"), size - 1)
+    return ranks
 
 
 def _with_repeats(spec: SynthSpec, rng: np.random.Generator, items: Int64s, position: Int64s) -> Int64s:
