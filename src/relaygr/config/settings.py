@@ -43,7 +43,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     kernel: Literal["auto", "cpu", "reference"] = "auto"
     threads: int = 0
     bitwise: bool = False
-    lease_ttl_ms: int = 1000
+    lease_ttl_ms: int = 60_000
     max_candidates: int = 16384
     max_batch_requests: int = 64
     anchor_stride: float = 0.25

@@ -1,0 +1,320 @@
+"""The engine: prefetch, append, rank and forget over one user state.
+
+A request's scores depend on the model, the user's history, the query time and the candidate only: never on
+batch mates, micro-batches, page placement or on whether the prefix came from the cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import TypeVar
+
+import torch
+
+from relaygr.cache.books import DeviceBooks
+from relaygr.cache.interface import Stats
+from relaygr.config.settings import EngineConfig
+from relaygr.core.clock import Clock, MonotonicClock
+from relaygr.core.errors import BackendError, ConfigError, RelayError, RequestError
+from relaygr.core.ids import Fingerprint, tenant, user_id
+from relaygr.engine.history import IntColumn, UserHistory
+from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
+from relaygr.engine.residency import Residency, ResidencyDesk
+from relaygr.kernels.interface import Kernel
+from relaygr.kernels.select import Choice, choose
+from relaygr.memory.layout import KvLayout
+from relaygr.memory.pool import PagePool
+from relaygr.models.config import HstuConfig
+from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.weights import fingerprint, load_ranker
+from relaygr.models.window import window_start
+
+log = logging.getLogger("relaygr.engine")
+
+# New rows of one pass: bounds activations to some hundred MiB, whatever the batch.
+MAX_PASS_ROWS = 16384
+
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(slots=True)
+class _Work:
+    """One request on its way through the engine."""
+
+    history: UserHistory
+    candidates: torch.Tensor  # int64 [m]
+    query_time: int
+    start: int  # event index at which the window begins
+
+    @property
+    def tokens(self) -> int:
+        return len(self.history.contextual) + len(self.history) - self.start
+
+
+class Engine:
+    """One model on one device.
+
+    Every method may be called from any thread; calls run one after another. `rank_batch` and
+    `prefetch_batch` report errors per request and never raise for one of them.
+    """
+
+    def __init__(
+        self,
+        model: HstuRanker,
+        model_fp: Fingerprint,
+        choice: Choice,
+        config: EngineConfig | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Serve `model`, whose matrices are in `choice.dtype`, within `config.device_bytes` of K/V.
+
+        Raises:
+            ConfigError: the pool is smaller than one page.
+        """
+        settings = config or EngineConfig()
+        self.config = settings
+        self.model = model.eval()
+        self.model_fp = model_fp
+        self.choice = choice
+        self._kernel: Kernel = choice.kernel
+        self._clock: Clock = clock or MonotonicClock()
+        shape = model.config
+        self.layout = KvLayout(
+            shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
+        )
+        pages = settings.device_bytes // self.layout.page_bytes
+        if not pages:
+            raise ConfigError(
+                "engine.device_bytes",
+                f"{settings.device_bytes} is less than one page, {self.layout.page_bytes}",
+            )
+        self._pool = PagePool(self.layout, pages=pages)
+        lease_s = settings.lease_ttl_ms / 1000
+        self._books = DeviceBooks(pages, settings.page_tokens, self.layout.page_bytes, lease_s)
+        self._desk = ResidencyDesk(self._books, self._pool, lease_s)
+        self._lock = threading.Lock()
+        self._served = dict.fromkeys(Path, 0)
+        self._computed = self._cached = self._scored = self._errors = 0
+
+    @classmethod
+    def load(cls, folder: FilePath, config: EngineConfig | None = None, clock: Clock | None = None) -> Engine:
+        """Open a model folder; kernel and dtype are chosen once, by measurement, and logged.
+
+        Raises:
+            ConfigError: the folder or a setting is wrong.
+        """
+        settings = config or EngineConfig()
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        choice = choose(settings.kernel, settings.dtype, settings.bitwise)
+        model = load_ranker(folder, choice.dtype)
+        return cls(model, fingerprint(folder), choice, settings, clock)
+
+    @property
+    def model_config(self) -> HstuConfig:
+        return self.model.config
+
+    def prefetch(self, history: UserHistory) -> PrefetchResult:
+        """Encode a user's prefix ahead of ranking; only tokens not cached are computed.
+
+        Raises:
+            RequestError: the history does not fit the model.
+        """
+        return _only(self.prefetch_batch([history]))
+
+    def prefetch_batch(self, histories: Sequence[UserHistory]) -> list[PrefetchResult | RelayError]:
+        """`prefetch` for several users in one pass."""
+        requests = [RankRequest(history, ()) for history in histories]
+        with self._lock:
+            return [r.served if isinstance(r, RankResult) else r for r in self._serve(requests)]
+
+    def append(
+        self,
+        history: UserHistory,
+        items: IntColumn,
+        timestamps: IntColumn,
+        actions: IntColumn | None = None,
+    ) -> tuple[UserHistory, PrefetchResult]:
+        """Add events behind a history and encode exactly their tokens if the prefix is cached.
+
+        Raises:
+            RequestError: the events are malformed or older than the history's last.
+        """
+        longer = history.append(items, timestamps, actions)
+        return longer, self.prefetch(longer)
+
+    def rank(self, request: RankRequest) -> RankResult:
+        """Score one request's candidates.
+
+        Raises:
+            RequestError: the request does not fit the model or a limit.
+        """
+        return _only(self.rank_batch([request]))
+
+    def rank_batch(self, requests: Sequence[RankRequest]) -> list[RankResult | RelayError]:
+        """Score several requests together; answers stand in request order, each a result or its own error."""
+        with self._lock:
+            return self._serve(requests)
+
+    def forget(self, tenant_name: str, user: str) -> int:
+        """Drop everything held of a user; returns the number of entries dropped."""
+        owner = tenant(tenant_name), user_id(user)
+        with self._lock:
+            return self._books.forget(*owner)
+
+    def cache_stats(self) -> Stats:
+        """Pages by state; free + pinned + evictable = total."""
+        with self._lock:
+            return self._books.stats()
+
+    def stats(self) -> EngineStats:
+        with self._lock:
+            return EngineStats(
+                full=self._served[Path.FULL],
+                resumed=self._served[Path.RESUMED],
+                hit=self._served[Path.HIT],
+                tokens_computed=self._computed,
+                tokens_cached=self._cached,
+                candidates=self._scored,
+                errors=self._errors,
+            )
+
+    def _serve(self, requests: Sequence[RankRequest]) -> list[RankResult | RelayError]:
+        limit = self.config.max_batch_requests
+        if len(requests) > limit:
+            raise RequestError("batch", f"{len(requests)} requests, limit {limit}")
+        answers: list[RankResult | RelayError | None] = [None] * len(requests)
+        waiting: list[tuple[int, _Work]] = []
+        for i, request in enumerate(requests):
+            try:
+                waiting.append((i, self._check(request)))
+            except RequestError as error:
+                answers[i] = error
+        while waiting:
+            wave, waiting = self._next_wave(waiting)
+            for (i, _), answer in zip(wave, self._run([work for _, work in wave]), strict=True):
+                answers[i] = answer
+        self._errors += sum(isinstance(answer, RelayError) for answer in answers)
+        return [answer for answer in answers if answer is not None]
+
+    def _check(self, request: RankRequest) -> _Work:
+        shape, history = self.model.config, request.history
+        if len(history.contextual) != len(shape.contextual):
+            names = ", ".join(shape.contextual) or "none"
+            raise RequestError(
+                "contextual", f"has {len(history.contextual)} values, the model has slots: {names}"
+            )
+        limit = min(self.config.max_candidates, shape.max_num_candidates)
+        if len(request.candidates) > limit:
+            raise RequestError("candidates", f"{len(request.candidates)} candidates, limit {limit}")
+        bits = len(shape.action_bits)
+        if len(history) and int(history.actions.max()) >= 1 << bits:
+            raise RequestError("actions", f"{int(history.actions.max())} has bits above the model's {bits}")
+        start = window_start(
+            history.sequence, shape.max_history, self.config.anchor_stride, self.config.page_tokens
+        )
+        first = max(start - history.first_sequence, 0)
+        return _Work(history, torch.from_numpy(request.candidates.copy()), request.query_time, first)
+
+    @staticmethod
+    def _next_wave(
+        waiting: list[tuple[int, _Work]],
+    ) -> tuple[list[tuple[int, _Work]], list[tuple[int, _Work]]]:
+        """The requests of the next pass: one writer a user, and a bounded number of rows.
+
+        A second request of the same user waits for the next pass and finds the first one's K/V.
+        """
+        wave: list[tuple[int, _Work]] = []
+        later: list[tuple[int, _Work]] = []
+        users: set[tuple[str, str]] = set()
+        rows = 0
+        for item in waiting:
+            work = item[1]
+            owner = (work.history.tenant, work.history.user)
+            if owner in users or (wave and rows + work.tokens > MAX_PASS_ROWS):
+                later.append(item)
+                continue
+            users.add(owner)
+            rows += work.tokens
+            wave.append(item)
+        return wave, later
+
+    @torch.inference_mode()
+    def _run(self, wave: list[_Work]) -> list[RankResult | RelayError]:
+        now = self._clock.now_s()
+        self._books.sweep(now)
+        held: list[Residency] = []
+        try:
+            held.extend(self._open(work, now) for work in wave)
+            logits = self._score(wave, held)
+            return [
+                self._answer(work, residency, scores)
+                for work, residency, scores in zip(wave, held, logits, strict=True)
+            ]
+        finally:
+            for residency in held:
+                self._desk.close(residency)
+
+    def _open(self, work: _Work, now_s: float) -> Residency:
+        if self.model.config.cacheable != "append":
+            return self._desk.private(work.tokens, f"model is cacheable per {self.model.config.cacheable}")
+        history = work.history
+        ref = history.ref(self.model_fp, self.config.page_tokens, history.first_sequence + work.start)
+        return self._desk.open(ref, now_s)
+
+    def _score(self, wave: list[_Work], held: list[Residency]) -> list[torch.Tensor]:
+        """Logits [m, tasks] of each request, candidates in micro-batches; history rows ride on the first."""
+        step = self.config.microbatch
+        parts: list[list[torch.Tensor]] = [[] for _ in wave]
+        first = 0
+        while True:
+            # Later passes hold only the requests that still have candidates; their history is in the store.
+            turn = [i for i, work in enumerate(wave) if first == 0 or first < len(work.candidates)]
+            if not turn:
+                break
+            rows = [self._row(wave[i], held[i], first, step) for i in turn]
+            for i, logits in zip(turn, self.model(rows, self._kernel), strict=True):
+                parts[i].append(logits)
+            first += step
+        return [torch.cat(part) for part in parts]
+
+    @staticmethod
+    def _row(work: _Work, residency: Residency, first: int, step: int) -> RowInput:
+        history, start = work.history, work.start
+        return RowInput(
+            contextual=torch.tensor(history.contextual),
+            items=torch.tensor(history.items[start:]),
+            timestamps=torch.tensor(history.timestamps[start:]),
+            actions=torch.tensor(history.actions[start:]),
+            candidates=work.candidates[first : first + step],
+            query_time=work.query_time,
+            cached=residency.cached if first == 0 else work.tokens,
+            store=residency.store,
+            utc_offset_s=history.utc_offset_s,
+        )
+
+    def _answer(self, work: _Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
+        if not bool(torch.isfinite(logits).all()):
+            return BackendError(f"scores of user {work.history.user!r} are not finite; the prefix is dropped")
+        reason = self._desk.keep(residency, self._clock.now_s())
+        cached, computed = residency.cached, work.tokens - residency.cached
+        path = Path.FULL if not cached else Path.RESUMED if computed else Path.HIT
+        self._served[path] += 1
+        self._cached += cached
+        self._computed += computed
+        self._scored += len(logits)
+        served = PrefetchResult(path, cached, computed, not reason, reason, self.model_fp)
+        return RankResult(self.model.config.tasks, logits.float().numpy(), served)
+
+
+def _only(answers: Sequence[_Result | RelayError]) -> _Result:
+    """The single answer of a batch of one, or its error raised."""
+    answer = answers[0]
+    if isinstance(answer, RelayError):
+        raise answer
+    return answer

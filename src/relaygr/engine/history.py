@@ -1,0 +1,237 @@
+"""A user's history as requests carry it: checked columns, and the digest chain that grows with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from relaygr.cache.digests import DigestChain
+from relaygr.core.errors import RequestError
+from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, Tenant, UserId, tenant, user_id
+from relaygr.core.state import Ref
+
+Int64 = npt.NDArray[np.int64]
+IntColumn = Sequence[int] | npt.NDArray[np.integer]
+
+FEATURE_SCHEMA = 1
+# Every column that enters the model: id, time, actions, clock offset.
+RECORD_COLUMNS = 4
+RECORD_BYTES = 8 * RECORD_COLUMNS
+# The offset column of a profile slot; no event can carry it, so a slot never passes for an event.
+_SLOT_MARK = np.iinfo(np.int64).min
+# Times up to the year 5138; larger values are milliseconds.
+MAX_TIME_S = 10**11
+MAX_UTC_OFFSET_S = 86_400
+MAX_SEQUENCE = 1 << 62
+
+
+def int64_column(field: str, values: IntColumn) -> Int64:
+    """`values` as a read-only int64 array [n] of its own.
+
+    Raises:
+        RequestError: not one-dimensional, not integers, or out of int64 range.
+    """
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise RequestError(field, f"must be one-dimensional, has shape {array.shape}")
+    if array.size == 0:
+        return _EMPTY
+    if array.dtype == object:  # numpy's type for integers that fit nothing else
+        raise RequestError(field, "holds a value that is not an integer or is outside int64")
+    if array.dtype.kind not in "iu":
+        raise RequestError(field, f"must hold integers, holds {array.dtype}")
+    if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise RequestError(field, f"{array.max()} is above the int64 limit {np.iinfo(np.int64).max}")
+    column = array.astype(np.int64)
+    column.flags.writeable = False
+    return column
+
+
+_EMPTY = np.zeros(0, np.int64)
+_EMPTY.flags.writeable = False
+
+
+def check_time(field: str, seconds: int) -> int:
+    """Raises RequestError unless `seconds` is a time in seconds from 0 to `MAX_TIME_S`."""
+    if not 0 <= seconds < MAX_TIME_S:
+        raise RequestError(field, f"{seconds} is outside [0, {MAX_TIME_S}) seconds; milliseconds?")
+    return seconds
+
+
+@dataclass(slots=True)
+class _Chain:
+    """A digest chain and how many events of the history it holds."""
+
+    key: tuple[bytes, int, int]
+    digests: DigestChain
+    upto: int
+
+
+class UserHistory:
+    """One user's profile slots and events, oldest first; a value: `append` returns a longer one.
+
+    Attributes:
+        tenant, user: whose it is.
+        contextual: int64 [C], one value per profile slot of the model.
+        items, timestamps, actions: int64 [h] each, times in seconds, not decreasing.
+        utc_offset_s: added to every time before the clock is read.
+        first_sequence: the user's event sequence number of `items[0]`; a store that drops old events
+            counts them here, so that the window's anchor does not move.
+    """
+
+    __slots__ = (
+        "_chain",
+        "_ref",
+        "actions",
+        "contextual",
+        "first_sequence",
+        "items",
+        "tenant",
+        "timestamps",
+        "user",
+        "utc_offset_s",
+    )
+
+    def __init__(
+        self,
+        user: str,
+        items: IntColumn,
+        timestamps: IntColumn,
+        actions: IntColumn | None = None,
+        *,
+        tenant_name: str = DEFAULT_TENANT,
+        contextual: IntColumn = (),
+        utc_offset_s: int = 0,
+        first_sequence: int = 0,
+    ) -> None:
+        """Check and keep the columns; `actions` defaults to bit 0 for every event.
+
+        Raises:
+            RequestError: naming the field, the value and the limit.
+        """
+        self.tenant: Tenant = tenant(tenant_name)
+        self.user: UserId = user_id(user)
+        self.items = int64_column("items", items)
+        self.timestamps = _times("timestamps", timestamps, len(self.items))
+        self.actions = _actions(actions, len(self.items))
+        self.contextual = int64_column("contextual", contextual)
+        if not -MAX_UTC_OFFSET_S <= utc_offset_s <= MAX_UTC_OFFSET_S:
+            raise RequestError("utc_offset_s", f"{utc_offset_s} is outside +-{MAX_UTC_OFFSET_S}")
+        if not 0 <= first_sequence <= MAX_SEQUENCE:
+            raise RequestError("first_sequence", f"{first_sequence} is outside [0, {MAX_SEQUENCE}]")
+        self.utc_offset_s = utc_offset_s
+        self.first_sequence = first_sequence
+        self._chain: _Chain | None = None
+        self._ref: tuple[tuple[bytes, int, int], Ref] | None = None
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def sequence(self) -> int:
+        """The user's event count so far, dropped events included."""
+        return self.first_sequence + len(self.items)
+
+    def append(
+        self, items: IntColumn, timestamps: IntColumn, actions: IntColumn | None = None
+    ) -> UserHistory:
+        """This history with newer events behind it.
+
+        Raises:
+            RequestError: as the constructor, and for a first time before the last one here. An older event
+                belongs into a new history: it changes the tokens behind it.
+        """
+        more = UserHistory.__new__(UserHistory)
+        new_items = int64_column("items", items)
+        new_times = _times("timestamps", timestamps, len(new_items))
+        new_actions = _actions(actions, len(new_items))
+        if len(self) and len(new_items) and new_times[0] < self.timestamps[-1]:
+            raise RequestError(
+                "timestamps", f"{new_times[0]} is before the last event, {self.timestamps[-1]}"
+            )
+        more.tenant, more.user, more.contextual = self.tenant, self.user, self.contextual
+        more.utc_offset_s, more.first_sequence = self.utc_offset_s, self.first_sequence
+        more.items = _joined(self.items, new_items)
+        more.timestamps = _joined(self.timestamps, new_times)
+        more.actions = _joined(self.actions, new_actions)
+        # The chain moves on: two successors of one history must not extend the same chain.
+        more._chain, self._chain = self._chain, None
+        more._ref = None
+        return more
+
+    def ref(self, model_fp: Fingerprint, page_tokens: int, start: int) -> Ref:
+        """The prefix of profile and events from sequence number `start` on, by content.
+
+        Kept and extended across appends; only the first call for a model and anchor hashes everything.
+        """
+        key = (model_fp, page_tokens, start)
+        if self._ref is not None and self._ref[0] == key:
+            return self._ref[1]
+        chain = self._chain
+        if chain is None or chain.key != key:
+            chain = _Chain(key, self._seed(model_fp, page_tokens, start), start - self.first_sequence)
+        chain.digests.extend(self._records(chain.upto))
+        chain.upto = len(self.items)
+        self._chain = chain
+        ref = chain.digests.ref()
+        self._ref = (key, ref)
+        return ref
+
+    def _seed(self, model_fp: Fingerprint, page_tokens: int, start: int) -> DigestChain:
+        digests = DigestChain(
+            self.tenant, model_fp, FEATURE_SCHEMA, self.user, start, page_tokens, RECORD_BYTES
+        )
+        if len(self.contextual):
+            records = np.zeros((len(self.contextual), RECORD_COLUMNS), "<i8")
+            records[:, 0] = self.contextual
+            records[:, 1] = np.arange(len(self.contextual))
+            records[:, 3] = _SLOT_MARK
+            digests.extend(records.tobytes())
+            digests.close_segment()
+        return digests
+
+    def _records(self, first: int) -> bytes:
+        records = np.empty((len(self.items) - first, RECORD_COLUMNS), "<i8")
+        records[:, 0] = self.items[first:]
+        records[:, 1] = self.timestamps[first:]
+        records[:, 2] = self.actions[first:]
+        records[:, 3] = self.utc_offset_s
+        return records.tobytes()
+
+
+def _joined(old: Int64, new: Int64) -> Int64:
+    if not len(new):
+        return old
+    both = np.concatenate([old, new])
+    both.flags.writeable = False
+    return both
+
+
+def _times(field: str, values: IntColumn, count: int) -> Int64:
+    column = int64_column(field, values)
+    if len(column) != count:
+        raise RequestError(field, f"has {len(column)} values for {count} items")
+    if count:
+        check_time(field, int(column.min()))
+        check_time(field, int(column.max()))
+        steps = np.diff(column)
+        if len(steps) and steps.min() < 0:
+            at = int(np.argmax(steps < 0)) + 1
+            raise RequestError(field, f"value {at} ({column[at]}) is before the one in front of it")
+    return column
+
+
+def _actions(values: IntColumn | None, count: int) -> Int64:
+    if values is None:
+        column = np.ones(count, np.int64)
+        column.flags.writeable = False
+        return column
+    column = int64_column("actions", values)
+    if len(column) != count:
+        raise RequestError("actions", f"has {len(column)} values for {count} items")
+    if count and column.min() < 0:
+        raise RequestError("actions", f"{column.min()} is negative; actions are bit sets")
+    return column

@@ -1,0 +1,107 @@
+"""What the engine is asked and what it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from relaygr.core.errors import RequestError
+from relaygr.core.ids import Fingerprint
+from relaygr.engine.history import Int64, IntColumn, UserHistory, check_time, int64_column
+
+
+class Path(StrEnum):
+    """How the history of a request was served."""
+
+    FULL = "full"  # every token was computed
+    RESUMED = "resumed"  # a cached prefix was extended
+    HIT = "hit"  # every token came from the cache
+
+
+class RankRequest:
+    """Score candidates for one user at one time.
+
+    Attributes:
+        history: the user's profile and events.
+        candidates: int64 [m]; duplicates are allowed and score alike.
+        query_time: seconds; every candidate of a request shares it. Defaults to the last event's time.
+    """
+
+    __slots__ = ("candidates", "history", "query_time")
+
+    def __init__(self, history: UserHistory, candidates: IntColumn, query_time: int | None = None) -> None:
+        self.history = history
+        self.candidates: Int64 = int64_column("candidates", candidates)
+        last = int(history.timestamps[-1]) if len(history) else 0
+        self.query_time = last if query_time is None else check_time("query_time", query_time)
+        if self.query_time < last:
+            raise RequestError("query_time", f"{query_time} is before the last event, {last}")
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchResult:
+    """What a prefetch or append did.
+
+    Attributes:
+        path: see `Path`.
+        tokens_cached, tokens_computed: history tokens taken from the cache and run through the model.
+        resident: whether the whole prefix is in the cache now.
+        uncached_reason: why it is not; empty when it is.
+        model: fingerprint of the weights.
+    """
+
+    path: Path
+    tokens_cached: int
+    tokens_computed: int
+    resident: bool
+    uncached_reason: str
+    model: Fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """Scores of one request, in the order of its candidates.
+
+    Attributes:
+        tasks: names of the columns.
+        logits: float32 [m, tasks].
+        served: how the history was served.
+    """
+
+    tasks: tuple[str, ...]
+    logits: npt.NDArray[np.float32]
+    served: PrefetchResult
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float32]:
+        """float32 [m, tasks]; the sigmoid of the logits."""
+        scores: npt.NDArray[np.float32] = torch.from_numpy(self.logits).sigmoid().numpy()
+        return scores
+
+    def order(self, task: int = 0) -> npt.NDArray[np.int64]:
+        """Candidate positions, best first; equal scores keep request order."""
+        return np.argsort(-self.logits[:, task], kind="stable")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since start.
+
+    Attributes:
+        full, resumed, hit: rank requests and prefetches served, by path.
+        tokens_computed, tokens_cached: history tokens run through the model, and taken from the cache.
+        candidates: candidates scored.
+        errors: requests refused or failed.
+    """
+
+    full: int
+    resumed: int
+    hit: int
+    tokens_computed: int
+    tokens_cached: int
+    candidates: int
+    errors: int

@@ -1,0 +1,83 @@
+"""Where a request's K/V live while it is served: leased pages, or a private buffer if the pool says no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relaygr.cache.books import DeviceBooks
+from relaygr.cache.interface import Reason, Refused
+from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.core.state import Hit, Ref, Touch
+from relaygr.memory.pool import PagePool
+from relaygr.memory.stores import PagedKv, PrivateKv
+
+
+@dataclass(slots=True)
+class Residency:
+    """One request's right to its K/V; `keep` or `close` must follow.
+
+    Attributes:
+        store: what the kernel reads and writes; None for an empty history.
+        cached: tokens already in the store.
+        reason: why the prefix will not be in the cache afterwards; empty when it will.
+    """
+
+    store: PagedKv | PrivateKv | None
+    cached: int
+    reason: str
+    ref: Ref | None = None
+    lease: ReadLease | WriteLease | None = None
+
+
+class ResidencyDesk:
+    """Turns a reference into pages or a private buffer, and publishes what was computed."""
+
+    def __init__(self, books: DeviceBooks, pool: PagePool, lease_s: float) -> None:
+        self._books = books
+        self._pool = pool
+        self._lease_s = lease_s
+
+    def private(self, tokens: int, reason: str) -> Residency:
+        """Serve without the cache."""
+        store = PrivateKv(self._pool.layout, tokens) if tokens else None
+        return Residency(store, 0, reason)
+
+    def open(self, ref: Ref, now_s: float) -> Residency:
+        """The longest cached prefix of `ref`, and room for the rest if there is some."""
+        if not ref.tokens:
+            return Residency(None, 0, "")
+        deadline = now_s + self._lease_s
+        answer = self._books.lookup(ref)
+        if isinstance(answer, Hit) and answer.usable == ref.tokens:
+            read = self._books.lease(ref, ref.tokens, "engine", now_s, deadline)
+            if isinstance(read, ReadLease):
+                store = PagedKv(self._pool, read.pages, ref.tokens, read.clean_tail)
+                return Residency(store, ref.tokens, "", ref, read)
+        write = self._books.append(ref, "engine", now_s, deadline)
+        if isinstance(write, Refused):
+            return self.private(ref.tokens, str(write.reason))
+        self._pool.zero(write.fresh)
+        for copy in write.copies:
+            self._pool.copy(copy.src, copy.dst, copy.tokens)
+        reused = write.reused_tokens
+        paged = PagedKv(self._pool, write.pages, ref.tokens, clean_tail=True, filled=reused)
+        return Residency(paged, reused, "", ref, write)
+
+    def keep(self, residency: Residency, now_s: float) -> str:
+        """Publish what was computed and let go; returns why the prefix is not cached, or ""."""
+        lease, ref = residency.lease, residency.ref
+        if lease is None or ref is None:
+            return residency.reason
+        if isinstance(lease, WriteLease):
+            if not lease.publish(now_s):
+                return str(Reason.BUSY) if not lease.cancelled else "forgotten"
+            self._books.touch(ref, Touch.APPEND)
+        else:
+            self._books.touch(ref, Touch.HIT)
+            lease.release()
+        return ""
+
+    def close(self, residency: Residency) -> None:
+        """Let go without publishing; after `keep` a no-op."""
+        if residency.lease is not None:
+            residency.lease.release()
