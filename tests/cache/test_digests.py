@@ -1,68 +1,14 @@
 """The digest chain against the vectors of its definition; the longest match against a plain oracle."""
 
-import struct
+from itertools import pairwise
 
 import pytest
+from cache_content import FP, chain, oracle, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaygr.cache.digests import DigestChain, blake2b_128, longest_match
-from relaygr.core.ids import Fingerprint, Tenant, UserId
-from relaygr.core.state import Ref
-
-FP = Fingerprint(bytes(range(16)))
-
-
-def chain(
-    segments: list[list[int]],
-    *,
-    page_tokens: int = 4,
-    model_fp: bytes = FP,
-    user: str = "user-42",
-    tenant: str = "t1",
-    anchor: int = 0,
-    schema: int = 3,
-    hash_function=blake2b_128,
-) -> DigestChain:
-    made = DigestChain(
-        Tenant(tenant), Fingerprint(model_fp), schema, UserId(user), anchor, page_tokens, 8, hash_function
-    )
-    for i, segment in enumerate(segments):
-        if i:
-            made.close_segment()
-        made.extend(pack(segment))
-    return made
-
-
-def pack(tokens: list[int]) -> bytes:
-    return struct.pack(f"<{len(tokens)}q", *tokens)
-
-
-def oracle(stored: Ref, wanted: Ref) -> int:
-    """Records one by one; page structure page by page."""
-    same = (stored.tenant, stored.user, stored.model_fp, stored.schema, stored.anchor, stored.record_bytes)
-    if same != (
-        wanted.tenant,
-        wanted.user,
-        wanted.model_fp,
-        wanted.schema,
-        wanted.anchor,
-        wanted.record_bytes,
-    ):
-        return 0
-    limit = min(stored.tokens, wanted.tokens)
-    for mine, theirs in zip(stored.page_ends, wanted.page_ends, strict=False):
-        if mine != theirs:
-            limit = min(mine, theirs)
-            break
-    width = stored.record_bytes
-    for token in range(limit):
-        if (
-            stored.records[token * width : (token + 1) * width]
-            != wanted.records[token * width : (token + 1) * width]
-        ):
-            return token
-    return limit
+from relaygr.core.ids import Tenant, UserId
 
 
 def test_vectors() -> None:
@@ -83,7 +29,7 @@ def test_extending_in_steps_equals_extending_at_once(tokens: list[int], cuts: li
     at_once, in_steps = chain([tokens]).ref(), chain([[]])
     bounds = sorted({0, len(tokens), *(cut for cut in cuts if cut < len(tokens))})
     refs = []
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         in_steps.extend(pack(tokens[start:end]))
         refs.append((end, in_steps.ref()))
     assert in_steps.ref() == at_once

@@ -1,9 +1,9 @@
 """One user's keys and values as kernels see them: rows in, head-major matrices out, paged or private.
 
-Both stores have, by structure, `write(layer: int, start: int, k: Tensor, v: Tensor) -> None`, which replaces
-rows [start, start + n) of one layer with k [n, H, A] and v [n, H, E], and `read(layer: int, tokens: int) ->
-tuple[Tensor, Tensor]`, which returns keys [H, P, A] and values [H, P, E], P being `tokens` rounded up to whole
-pages, with zeros from row `tokens` on, safe until the next call that changes the store.
+Both have, by structure, `write(layer: int, start: int, k: Tensor, v: Tensor) -> None`, which replaces rows
+[start, start + n) of one layer with k [n, H, A] and v [n, H, E], and `read(layer: int, tokens: int) ->
+tuple[Tensor, Tensor]`, which returns keys [H, P, A] and values [H, P, E], P being `tokens` rounded up to
+whole pages, with zeros from row `tokens` on, safe until the next call that changes the store.
 """
 
 from __future__ import annotations
