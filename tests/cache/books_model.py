@@ -105,6 +105,7 @@ class BooksModel(BooksState):
             for src, dst, tokens in lease.copies:
                 self.slots[dst] = self.slots[src][:tokens] + [0] * (PAGE_TOKENS - tokens)
             writer.prepared = True
+            self.expect_rows(lease.pages, writer.rows[: writer.written], clean=True)
             return
         end = self.rng.choice([lease.tokens, self.rng.randint(writer.written, lease.tokens)])
         for token in range(writer.written, end):
@@ -184,8 +185,8 @@ class BooksModel(BooksState):
             self.writers.remove(writer)
 
     OPERATIONS = (
-        (BooksState.edit, 14), (lookup, 10), (lease, 14), (append, 18), (step_writer, 34), (finish_writer, 20),
-        (finish_reader, 10), (sweep, 3), (forget, 1), (swap_model, 0.3),
+        (BooksState.edit, 14), (lookup, 10), (lease, 14), (append, 18), (step_writer, 34),
+        (finish_writer, 20), (finish_reader, 10), (sweep, 3), (forget, 1), (swap_model, 0.3),
     )  # fmt: skip
 
     def step(self) -> None:

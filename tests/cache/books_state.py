@@ -99,12 +99,14 @@ class BooksState:
     def edit(self) -> None:
         who = self.rng.choice(KEYS)
         kind = self.rng.choice(
-            ["grow", "grow", "grow", "grow", "edit", "insert", "delete", "reorder", "reset"]
+            ["grow"] * 6 + ["retract"] * 2 + ["edit", "insert", "delete", "reorder", "reset"]
         )
         segment = self.contents[who][self.rng.random() < 0.9]
         at = self.rng.randint(0, len(segment))
         if kind == "grow":
             self.contents[who][1].extend(self.tokens(self.rng.randint(1, 7)))
+        elif kind == "retract":  # so that a writer may write less than a cancelled one before it
+            del self.contents[who][1][-self.rng.randint(1, 3) :]
         elif kind == "insert":
             segment.insert(at, self.rng.randint(0, 3))
         elif kind == "reorder":

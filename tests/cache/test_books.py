@@ -100,7 +100,8 @@ def test_abort_leaves_the_old_version_and_marks_its_tail() -> None:
     store(cache, ref(range(10)))
     write(cache, ref(range(15))).abort()
     assert cache.lookup(ref(range(15))) == Hit(0, 10, 0, 0, 10)
-    assert not read(cache, ref(range(10)), 10).clean_tail
+    with read(cache, ref(range(10)), 10) as reader:
+        assert not reader.clean_tail
     again = write(cache, ref(range(15)))
     assert [copy.tokens for copy in again.copies] == [2]
     assert again.publish(0.0)
