@@ -24,18 +24,21 @@ _WEEK_S = 7 * _DAY_S
 _EPOCH_WEEKDAY_S = 4 * _DAY_S  # the Unix epoch was a Thursday; weeks count from Sunday
 
 
+# Smallest gap in seconds of each row but the first: 4 ln(1 + gap / 60) >= row.
+_GAP_EDGES = torch.tensor([math.ceil(60 * math.expm1(row / 4)) for row in range(1, GAP_ROWS - 1)])
+
+
 def gap_bucket(seconds: Tensor) -> Tensor:
-    """Row of the gap table: min(int(4 ln(1 + max(gap, 0) / 60)), 63), from int64 seconds."""
-    scaled = 4 * torch.log1p(seconds.clamp(min=0).to(torch.float64) / 60)
-    return scaled.to(torch.int64).clamp(max=GAP_ROWS - 2)
+    """Row of the gap table, min(int(4 ln(1 + max(gap, 0) / 60)), 63), by integer comparison; any int64."""
+    return torch.bucketize(seconds, _GAP_EDGES, right=True)
 
 
 def clock_features(timestamps: Tensor, utc_offset_s: Tensor | int) -> Tensor:
-    """Sine and cosine of the time of day and of the week; int64 [n] -> float32 [n, 4]."""
+    """Sine and cosine of the time of day and of the week; int64 [n] -> float64 [n, 4]."""
     local = timestamps + utc_offset_s
     day = (local % _DAY_S).to(torch.float64) * (2 * math.pi / _DAY_S)
     week = ((local + _EPOCH_WEEKDAY_S) % _WEEK_S).to(torch.float64) * (2 * math.pi / _WEEK_S)
-    return torch.stack([day.sin(), day.cos(), week.sin(), week.cos()], dim=-1).to(torch.float32)
+    return torch.stack([day.sin(), day.cos(), week.sin(), week.cos()], dim=-1)
 
 
 class ItemEmbedding(nn.Module):

@@ -1,32 +1,32 @@
-"""Where a long history's window begins: it moves in large strides, so that prefixes stay valid in between."""
+"""Which events of a long history a model sees: the window grows, then its start jumps by a whole stride.
+
+A start that slid with each event would change every position and so every cached key and value.
+"""
 
 from __future__ import annotations
 
-from relaygr.core.errors import ConfigError
+PAGE_EVENTS = 32
 
 
-def window_start(sequence: int, max_history: int, stride_share: float, page_tokens: int) -> int:
-    """Sequence number of the first event of the window.
-
-    Args:
-        sequence: events the user has had so far, n.
-        max_history: most events of a row, N.
-        stride_share: the window drops this share of N at a time, rounded down to whole pages (at least one).
-        page_tokens: tokens of a page.
-
-    Returns:
-        0 while n <= N, then s ceil((n - N) / s): the window holds between N - s + 1 and N events
-        (`relay.md` section 4).
+def anchor_stride(limit: int, share: float, page: int = PAGE_EVENTS) -> int:
+    """Events that a jump drops: `share` of `limit`, rounded to whole pages, in [1, limit].
 
     Raises:
-        ConfigError: `stride_share` is outside (0, 1].
+        ValueError: naming the argument, its value and its range.
     """
-    if not 0 < stride_share <= 1:
-        raise ConfigError("engine.anchor_stride", f"{stride_share} is outside (0, 1]")
-    if sequence <= max_history:
+    if limit < 1:
+        raise ValueError(f"limit: {limit} must be at least 1")
+    if not 0 < share <= 1:
+        raise ValueError(f"share: {share} must be in (0, 1]")
+    return min(max(round(share * limit / page), 1) * page, limit)
+
+
+def anchor(events: int, limit: int, stride: int) -> int:
+    """First visible event of a history of `events`: 0 up to `limit`, then a multiple of `stride`.
+
+    At most `limit` and at least `limit - stride + 1` events are visible once the history is longer than
+    `limit`. The value depends on the number of events only, so it never moves back.
+    """
+    if events <= limit:
         return 0
-    stride = max(int(stride_share * max_history) // page_tokens, 1) * page_tokens
-    if stride > max_history:
-        # A row shorter than a page can only move event by event.
-        stride = max(int(stride_share * max_history), 1)
-    return stride * -(-(sequence - max_history) // stride)
+    return -(-(events - limit) // stride) * stride

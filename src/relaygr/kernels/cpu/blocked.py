@@ -108,7 +108,9 @@ class BlockedKernel(Kernel):
                 tile_bias = _bias_rows(own_bias, tile, rows.candidates, keys.shape[1])
                 self._tile(tile, queries, keys, values, tile_bias, out)
             if segment.candidates:
-                mine = rows.candidates
+                # Whole aligned blocks: an activation's last bits differ between a vector and its scalar rest.
+                start = rows.candidates.start
+                mine = slice(start, start + round_up(segment.candidates, ROW_ALIGN))
                 score = (_wide(q[mine]) * k[mine]).sum(-1, keepdim=True).mul_(spec.alpha)
                 out[mine] += torch.nn.functional.silu(score).to(v.dtype) * v[mine]
         return out.div_(spec.divisor)
@@ -141,6 +143,8 @@ class BlockedKernel(Kernel):
     def _history_tiles(
         self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
     ) -> tuple[Tile, ...]:
+        if not segment.history:
+            return ()
         step = FIXED_TILE if self.bitwise else ROW_TILE
         # Fixed tiles stand at fixed positions of the user's row and keep their height and key range,
         # whichever of their rows are new; the rows before and behind are padding.
