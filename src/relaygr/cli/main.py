@@ -8,7 +8,10 @@ from cyclopts import App
 from rich.console import Console
 
 from relaygr import __version__
+from relaygr.cli.bench import bench_app
 from relaygr.cli.data import data_app
+from relaygr.cli.doctor import doctor
+from relaygr.cli.plan import plan_app
 from relaygr.core.errors import RelayError
 
 app = App(
@@ -17,6 +20,9 @@ app = App(
     version=__version__,
 )
 app.command(data_app)
+app.command(bench_app)
+app.command(doctor)
+app.command(plan_app)
 
 
 def main(argv: list[str] | None = None) -> None:
