@@ -31,7 +31,7 @@ from relaygr.memory.pool import PagePool
 from relaygr.models.config import HstuConfig
 from relaygr.models.ranker import HstuRanker, RowInput
 from relaygr.models.weights import fingerprint, load_ranker
-from relaygr.models.window import window_start
+from relaygr.models.window import anchor, anchor_stride
 
 log = logging.getLogger("relaygr.engine")
 
@@ -87,6 +87,7 @@ class Engine:
         self.layout = KvLayout(
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
+        self._stride = anchor_stride(shape.max_history, settings.anchor_stride, settings.page_tokens)
         pages = settings.device_bytes // self.layout.page_bytes
         if not pages:
             raise ConfigError(
@@ -215,9 +216,7 @@ class Engine:
         bits = len(shape.action_bits)
         if len(history) and int(history.actions.max()) >= 1 << bits:
             raise RequestError("actions", f"{int(history.actions.max())} has bits above the model's {bits}")
-        start = window_start(
-            history.sequence, shape.max_history, self.config.anchor_stride, self.config.page_tokens
-        )
+        start = anchor(history.sequence, shape.max_history, self._stride)
         first = max(start - history.first_sequence, 0)
         return _Work(history, torch.from_numpy(request.candidates.copy()), request.query_time, first)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from relaygr.cache.books import DeviceBooks
-from relaygr.cache.interface import Reason, Refused
+from relaygr.cache.interface import Refused
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.core.state import Hit, Ref, Touch
 from relaygr.memory.pool import PagePool
@@ -70,7 +70,7 @@ class ResidencyDesk:
             return residency.reason
         if isinstance(lease, WriteLease):
             if not lease.publish(now_s):
-                return str(Reason.BUSY) if not lease.cancelled else "forgotten"
+                return "forgotten" if lease.cancelled else "overdue"
             self._books.touch(ref, Touch.APPEND)
         else:
             self._books.touch(ref, Touch.HIT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +13,19 @@ from relaygr.kernels.interface import Kernel, Plan
 from relaygr.models.config import HstuConfig
 from relaygr.models.dense import Dense, Norm
 from relaygr.models.tokens import GAP_ROWS
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ages:
+    """How old a segment's history tokens are when its candidates are scored.
+
+    Attributes:
+        rows: rows of the gap table, int64 [tokens], or [runs, tokens] when query times differ.
+        runs: None, or the run of each candidate, int64 [candidates].
+    """
+
+    rows: Tensor
+    runs: Tensor | None = None
 
 
 class HstuLayer(nn.Module):
@@ -29,12 +43,11 @@ class HstuLayer(nn.Module):
         self.output = Dense(3 * self.value_size, config.hidden_size, bias=False)
         self.time_bias = nn.Parameter(torch.zeros(GAP_ROWS, self.heads)) if config.score_time_bias else None
 
-    def forward(self, x: Tensor, plan: Plan, kernel: Kernel, ages: Sequence[Tensor] | None) -> Tensor:
+    def forward(self, x: Tensor, plan: Plan, kernel: Kernel, ages: Sequence[Ages] | None) -> Tensor:
         """x [rows, D] -> [rows, D]; new history rows' K/V go to the plan's stores.
 
         Args:
-            ages: with a score-time bias, per segment the gap-table rows of the history tokens' ages,
-                int64 [tokens] or [candidates, tokens].
+            ages: with a score-time bias, per segment how old its history tokens are.
         """
         mixed = self.uvqk(self.input_norm(x), kernel)
         u, v, q, k = mixed.split((self.value_size, self.value_size, self.key_size, self.key_size), dim=-1)
@@ -51,8 +64,13 @@ class HstuLayer(nn.Module):
         out: Tensor = x + self.output(torch.cat([u, attended, gated], dim=-1), kernel)
         return out
 
-    def _bias(self, ages: Sequence[Tensor] | None, dtype: torch.dtype) -> list[Tensor] | None:
+    def _bias(self, ages: Sequence[Ages] | None, dtype: torch.dtype) -> list[Tensor] | None:
+        """Per segment [H, tokens] or [H, candidates, tokens]."""
         if self.time_bias is None or ages is None:
             return None
         table = self.time_bias.to(dtype)
-        return [table[age].movedim(-1, 0) for age in ages]
+        biases = []
+        for age in ages:
+            bias = F.embedding(age.rows, table).movedim(-1, 0)
+            biases.append(bias if age.runs is None else bias.index_select(1, age.runs))
+        return biases

@@ -12,7 +12,7 @@ from relaygr.kernels.interface import AttentionSpec, Kernel, KvStore, RowLayout,
 from relaygr.models.config import HstuConfig
 from relaygr.models.dense import Dense
 from relaygr.models.heads import MultiTaskHead
-from relaygr.models.layer import HstuLayer
+from relaygr.models.layer import Ages, HstuLayer
 from relaygr.models.tokens import NO_PREDECESSOR, TokenEmbedding, gap_bucket
 
 
@@ -135,7 +135,9 @@ class HstuRanker(nn.Module):
                 place(self._history(row, kernel), where.history.start)
             count = len(row.candidates)
             if count:
-                place(self._candidates(row, item_tokens[first : first + count]), where.candidates.start)
+                place(
+                    self._candidates(row, item_tokens[first : first + count], kernel), where.candidates.start
+                )
                 first += count
         place(torch.zeros(0, size, dtype=dtype), layout.rows)
         return torch.cat(parts)
@@ -165,7 +167,7 @@ class HstuRanker(nn.Module):
             )
         return torch.cat(parts)
 
-    def _candidates(self, row: RowInput, item_tokens: Tensor) -> Tensor:
+    def _candidates(self, row: RowInput, item_tokens: Tensor, kernel: Kernel) -> Tensor:
         """Candidate rows [m, D]; one shared place row unless the candidates stand at different times."""
         high = row.candidate_high if row.candidate_high is not None else torch.tensor([row.tokens])
         query = torch.as_tensor(row.query_time).reshape(-1)
@@ -174,11 +176,14 @@ class HstuRanker(nn.Module):
         if len(row.items):
             last = row.timestamps[(event - 1).clamp(min=0)]
             gaps = torch.where(event > 0, gap_bucket(query - last), gaps)
-        return self.tokens.candidates(item_tokens, high, query, gaps, torch.tensor([row.utc_offset_s]))
+        offset = torch.tensor([row.utc_offset_s])
+        return self.tokens.candidates(item_tokens, high, query, gaps, offset, kernel)
 
-    def _ages(self, row: RowInput) -> Tensor:
-        """Gap-table rows of each history token's age at query time, [tokens] or [m, tokens]."""
-        query = torch.as_tensor(row.query_time)
+    def _ages(self, row: RowInput) -> Ages:
+        """The ages of the history tokens, once for each run of candidates with one query time."""
+        query, runs = torch.as_tensor(row.query_time), None
+        if query.dim():
+            query, runs = torch.unique_consecutive(query, return_inverse=True)
         ages = gap_bucket(query[..., None] - row.timestamps)
         slots = torch.full((*ages.shape[:-1], len(row.contextual)), NO_PREDECESSOR)
-        return torch.cat([slots, ages], dim=-1)
+        return Ages(torch.cat([slots, ages], dim=-1), runs)

@@ -111,18 +111,26 @@ class TokenEmbedding(nn.Module):
         """
         bits = (actions[:, None] >> torch.arange(len(self.action))) & 1
         rows: Tensor = self.item(items, kernel).to(self.position.dtype)
-        rows = rows + bits.to(rows.dtype) @ self.action
-        return rows + self._place(positions, timestamps, gaps, offset)
+        rows = rows + kernel.linear(bits.to(rows.dtype), self.action.t())
+        return rows + self._place(positions, timestamps, gaps, offset, kernel)
 
     def candidates(
-        self, item_tokens: Tensor, positions: Tensor, query_times: Tensor, gaps: Tensor, offset: Tensor
+        self,
+        item_tokens: Tensor,
+        positions: Tensor,
+        query_times: Tensor,
+        gaps: Tensor,
+        offset: Tensor,
+        kernel: Kernel,
     ) -> Tensor:
         """Candidate rows [m, D] from their item tokens; the other arguments are [m] or [1]."""
-        place = self._place(positions, query_times, gaps, offset) + self.target_action
+        place = self._place(positions, query_times, gaps, offset, kernel) + self.target_action
         return item_tokens.to(place.dtype) + place
 
-    def _place(self, positions: Tensor, timestamps: Tensor, gaps: Tensor, offset: Tensor) -> Tensor:
+    def _place(
+        self, positions: Tensor, timestamps: Tensor, gaps: Tensor, offset: Tensor, kernel: Kernel
+    ) -> Tensor:
         """Position, clock and gap parts of rows [n, D]."""
         where = positions.clamp(max=self.config.position_buckets - 1)
         clock = clock_features(timestamps, offset).to(self.clock.dtype)
-        return self.position[where] + self.gap[gaps] + clock @ self.clock
+        return self.position[where] + self.gap[gaps] + kernel.linear(clock, self.clock.t())
