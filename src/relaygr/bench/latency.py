@@ -16,6 +16,7 @@ import torch
 
 from relaygr.bench.cell import Cell, random_ranker
 from relaygr.bench.timing import Timing, Variant, round_robin
+from relaygr.kernels.cpu import BlockedKernel
 from relaygr.kernels.select import choose
 from relaygr.models.config import preset
 
@@ -44,6 +45,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     busy: bool
     wait_policy: str
     dtype: str
+    route: str
     hit_p50_ms: float
     hit_p99_ms: float
     prefill_p50_ms: float
@@ -64,6 +66,7 @@ def busy_process(limit_s: float) -> Iterator[None]:
 def measure(job: LatencyJob, wait_policy: str) -> list[Latency]:
     """One entry per thread count and load."""
     choice = choose("cpu", job.dtype)
+    assert isinstance(choice.kernel, BlockedKernel)
     model = random_ranker(preset(job.preset), choice.dtype, job.seed)
     cell = Cell(model, choice.kernel, job.history, job.candidates, job.seed)
     found = []
@@ -84,6 +87,7 @@ def measure(job: LatencyJob, wait_policy: str) -> list[Latency]:
                     busy=busy,
                     wait_policy=wait_policy,
                     dtype=choice.dtype_name,
+                    route=choice.kernel.route.name,
                     hit_p50_ms=hit.percentile_ms(50),
                     hit_p99_ms=hit.percentile_ms(99),
                     prefill_p50_ms=prefill.percentile_ms(50),

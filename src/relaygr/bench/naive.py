@@ -59,7 +59,7 @@ class NaivePass:
         events = tokens.events(row.items, row.actions, times, gaps, positions, offset, _PLAIN)
         end = torch.tensor([self._history])
         gap = gap_bucket(query - times[-1])
-        return torch.cat([events, tokens.candidates(item_tokens, end, query, gap, offset)])
+        return torch.cat([events, tokens.candidates(item_tokens, end, query, gap, offset, _PLAIN)])
 
     def _layer(self, layer: HstuLayer, x: Tensor) -> Tensor:
         spec = self._model.spec

@@ -13,6 +13,7 @@ import msgspec
 from relaygr.bench.latency import Latency, LatencyJob
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.core.errors import BackendError, ConfigError
+from relaygr.kernels.select import choose
 from relaygr.models.config import preset
 
 _POLICIES = ("default", "passive")
@@ -34,7 +35,7 @@ class ThreadsSpec:
     history: int = 1024
     candidates: int = 128
     dtype: str = "auto"
-    seconds: float = 4.0
+    seconds: float = 3.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +74,8 @@ def bench_threads(spec: ThreadsSpec, progress: Callable[[str], None] = lambda te
         preset=spec.preset,
         history=spec.history,
         candidates=spec.candidates,
-        dtype=spec.dtype,
+        # Chosen here once, so that all cells compare.
+        dtype=choose("cpu", spec.dtype).dtype_name,
         threads=(1, cores) if cores > 1 else (1,),
         cell_s=spec.seconds,
         seed=spec.seed,

@@ -18,6 +18,12 @@ from relaygr.bench.report import RankReport
 from relaygr.bench.threads import ThreadsReport, ThreadsSpec, bench_threads
 from relaygr.core.errors import ConfigError
 
+_RANK_LEGEND = (
+    "full: nothing cached; hit: history cached; 16 new: 16 events behind the cached rest; naive: dense "
+    "PyTorch pass; efficiency: prefill FLOP/s over the best matrix rate, of .mm: over that of torch.mm; max "
+    "diff: largest difference of a logit to the dense pass"
+)
+
 bench_app = App(name="bench", help="Measure latency and efficiency on this machine.")
 
 
@@ -72,6 +78,7 @@ def rank(
     console.print(_machine_line(report.machine), soft_wrap=True, markup=False)
     for dtype in spec.dtypes:
         console.print(_rank_table(report, dtype))
+    console.print(_RANK_LEGEND, soft_wrap=True, markup=False)
     if report.peers:
         console.print(_peer_table(report.peers))
         console.print(report.peers_source, soft_wrap=True, markup=False)
@@ -85,7 +92,7 @@ def threads_command(
     history: int = 1024,
     candidates: int = 128,
     dtype: str = "auto",
-    seconds: float = 4.0,
+    seconds: float = 3.0,
 ) -> None:
     """Time a prefix hit and a prefill with one and all threads, alone and beside a busy process.
 
@@ -141,15 +148,19 @@ def _machine_line(machine: Machine) -> str:
     return "; ".join([*parts, f"copy {machine.copy_gb_s:.1f} GB/s"])
 
 
+def _compact(title: str) -> Table:
+    """A table that fits 80 columns, the width rich takes where there is no terminal."""
+    return Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+
+
 def _rank_table(report: RankReport, dtype: str) -> Table:
     rows = [row for row in report.rows if row.dtype == dtype]
-    table = Table(title=f"{report.preset}, {dtype}, route {rows[0].route}: milliseconds, median")
-    table.box, table.pad_edge = box.SIMPLE_HEAD, False
-    table.add_column("history/\ncandidates")
-    for name in ("full", "hit", "append\n16", "prefill", "naive", "full/\nhit", "naive/\nfull"):
-        table.add_column(name, justify="right")
-    for name in ("prefill\nefficiency", "of\ntorch.mm", "largest\ndifference"):
-        table.add_column(name, justify="right")
+    table = _compact(f"{report.preset}, {dtype}, route {rows[0].route}: milliseconds, median")
+    table.add_column("history/\ncandid.", no_wrap=True)
+    for name in ("full", "hit", "16\nnew", "prefill", "naive", "full/\nhit", "naive/\nfull"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("effi-\nciency", "of\n.mm", "max\ndiff"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             f"{row.history}/{row.candidates}",
@@ -168,9 +179,8 @@ def _ms(value: float) -> str:
 
 
 def _peer_table(peers: list[PeerComparison]) -> Table:
-    table = Table(title="Peers, scaled to this machine's torch.mm rate: milliseconds, median")
-    table.box, table.pad_edge = box.SIMPLE_HEAD, False
-    for name in ("peer", "step", "history/\ncandidates", "dtype"):
+    table = _compact("Peers, scaled to this machine's torch.mm rate: milliseconds, median")
+    for name in ("peer", "step", "history/\ncandid.", "dtype"):
         table.add_column(name)
     for name in ("peer", "scaled", "ours", "speed-up", "over its\nbest dtype"):
         table.add_column(name, justify="right")
@@ -189,13 +199,13 @@ def _peer_table(peers: list[PeerComparison]) -> Table:
 
 def _threads_table(report: ThreadsReport) -> Table:
     title = f"{report.preset}, {report.history}/{report.candidates}, {report.cores} cores: milliseconds"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _compact(title)
     for name in ("wait policy", "threads", "load"):
         table.add_column(name)
     for name in ("hit P50", "P99", "prefill P50", "P99", "samples"):
         table.add_column(name, justify="right")
     for cell in report.cells:
         figures = (cell.hit_p50_ms, cell.hit_p99_ms, cell.prefill_p50_ms, cell.prefill_p99_ms)
-        load = "one core busy" if cell.busy else "alone"
+        load = "busy" if cell.busy else "alone"
         table.add_row(cell.wait_policy, f"{cell.threads}", load, *map(_ms, figures), f"{cell.samples}")
     return table
