@@ -11,7 +11,9 @@ from relaygr import __version__
 from relaygr.cli.bench import bench_app
 from relaygr.cli.data import data_app
 from relaygr.cli.doctor import doctor
+from relaygr.cli.evaluate import eval_app
 from relaygr.cli.plan import plan_app
+from relaygr.cli.train import train_app
 from relaygr.core.errors import RelayError
 
 app = App(
@@ -23,6 +25,8 @@ app.command(data_app)
 app.command(bench_app)
 app.command(doctor)
 app.command(plan_app)
+app.command(train_app)
+app.command(eval_app)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -55,9 +55,12 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     Attributes:
         max_minutes: wall-clock limit.
         max_steps: optimiser steps; 0 is no limit.
-        batch_users: users in one step.
-        negatives: sampled items scored against each positive.
-        max_history: events of one user seen at once, the most recent ones.
+        batch_users: most windows (runs of one user's events) in one step.
+        batch_rows: no further window is added to a step that has so many rows, events and candidates.
+        cuts: most points in time of one window that are trained on at once.
+        negatives: sampled items scored against the positives of each cut.
+        min_history, max_history: events of a window, drawn uniformly.
+        lr, table_lr: of the dense weights and of the item table.
         warmup_steps: steps over which `lr` rises from 0.
         clip_norm: limit on the norm of the gradient.
         eval_every_steps, eval_requests: how often, and on how many validation requests, quality is measured.
@@ -69,11 +72,15 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "max_minutes": Range(0, 10_080, open_low=True),
         "max_steps": Range(0, 100_000_000),
         "batch_users": Range(1, 65536),
+        "batch_rows": Range(1, 16_777_216),
+        "cuts": Range(1, 65536),
         "lr": Range(0, 10, open_low=True),
+        "table_lr": Range(0, 10, open_low=True),
         "weight_decay": Range(0, 10),
         "warmup_steps": Range(0, 1_000_000),
         "clip_norm": Range(0, 1000, open_low=True),
         "negatives": Range(1, 65536),
+        "min_history": Range(1, 65536),
         "max_history": Range(2, 65536),
         "eval_every_steps": Range(1, 1_000_000),
         "eval_requests": Range(1, 1_000_000),
@@ -84,11 +91,15 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     max_minutes: float = 3.0
     max_steps: int = 0
     batch_users: int = 32
+    batch_rows: int = 8192
+    cuts: int = 16
     lr: float = 1e-3
+    table_lr: float = 0.05
     weight_decay: float = 0.01
     warmup_steps: int = 50
     clip_norm: float = 1.0
-    negatives: int = 128
+    negatives: int = 48
+    min_history: int = 64
     max_history: int = 512
     eval_every_steps: int = 100
     eval_requests: int = 1000

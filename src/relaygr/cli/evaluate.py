@@ -1,0 +1,121 @@
+"""`relaygr eval`: how well a trained model ranks what came after the split, with intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from cyclopts import App
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from relaygr.data.dataset import open_events
+from relaygr.kernels.select import choose
+from relaygr.models.weights import fingerprint, load_ranker
+from relaygr.training.metrics import METRICS
+from relaygr.training.offline import EvalOptions, EvalReport, Part, evaluate_ranker
+
+eval_app = App(name="eval", help="Evaluate trained models offline.")
+
+
+@eval_app.command
+def ranker(
+    *,
+    model: Path,
+    events: Path,
+    part: Part = "test",
+    max_requests: int | None = None,
+    candidates: Literal["sampled", "full"] = "sampled",
+    negatives: int = 100,
+    dtype: Literal["fp32", "bf16"] = "fp32",
+    seed: int = 0,
+    json: Path | None = None,
+) -> None:
+    """Rank each (user, second) after the split with the model, by popularity and by recency.
+
+    A request knows the user's events strictly before its second; its positives are the items of that second.
+
+    Parameters
+    ----------
+    model: Path
+        Folder of the model.
+    events: Path
+        Folder of the dataset it was trained on.
+    part: Part
+        The last 10 % of the events, or the 10 % before.
+    max_requests: int | None
+        Size of a uniform sample of the requests, by default all.
+    candidates: Literal["sampled", "full"]
+        Positives among sampled negatives, or all items that occur in the training part.
+    negatives: int
+        Per request, when sampled.
+    dtype: Literal["fp32", "bf16"]
+        Of the model's matrices.
+    seed: int
+        Of the samples and of the bootstrap.
+    json: Path | None
+        Write the report to this file.
+    """
+    options = EvalOptions(
+        part=part, candidates=candidates, negatives=negatives, max_requests=max_requests, seed=seed
+    )
+    choice = choose("cpu", dtype)
+    loaded = load_ranker(model, choice.dtype)
+    dataset = open_events(events)
+    with _bar() as bar:
+        task = bar.add_task("requests", total=None)
+        report = evaluate_ranker(
+            loaded,
+            fingerprint(model).hex(),
+            dataset,
+            choice.kernel,
+            options,
+            observe=lambda done: bar.update(task, completed=done),
+            total=lambda count: bar.update(task, total=count),
+        )
+    if json is not None:
+        json.parent.mkdir(parents=True, exist_ok=True)
+        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    _print(report, Console())
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _print(report: EvalReport, console: Console) -> None:
+    kind = "all training items" if report.options.candidates == "full" else "sampled candidates"
+    for over in ("requests", "users"):
+        table = Table("", *METRICS, title=escape(f"{report.data}: mean over {over}, {kind}"))
+        rows = dict.fromkeys((one.scorer, one.minus) for one in report.estimates)
+        for scorer, minus in sorted(rows, key=lambda row: row[1] != ""):
+            cells = [
+                f"{one.mean:+.4f}" if minus else f"{one.mean:.4f}"
+                for one in report.estimates
+                if (one.scorer, one.minus, one.over) == (scorer, minus, over)
+            ]
+            ranges = [
+                f" [{one.low:.4f}, {one.high:.4f}]"
+                for one in report.estimates
+                if (one.scorer, one.minus, one.over) == (scorer, minus, over)
+            ]
+            label = f"{scorer} - {minus}" if minus else scorer
+            table.add_row(label, *(escape(c + r) for c, r in zip(cells, ranges, strict=True)))
+        console.print(table)
+    console.print(
+        f"{report.requests:,} requests of {report.users:,} users in {report.seconds:.1f} s; "
+        f"{report.left_out_positives:,} positives outside the candidates, "
+        f"{report.unrankable_requests:,} requests unrankable; 95 % intervals from a bootstrap over users",
+        soft_wrap=True,
+    )
+    if report.negatives_mix:
+        console.print(f"negatives: {report.options.negatives}; {report.negatives_mix}", soft_wrap=True)

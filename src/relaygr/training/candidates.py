@@ -1,0 +1,107 @@
+"""The items that an offline request ranks: its positives among sampled negatives, or a whole catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from relaygr.core.errors import ConfigError
+from relaygr.data.dataset import Int64s
+from relaygr.data.split import EvalRequest
+from relaygr.training.catalogue import Catalogue
+from relaygr.training.metrics import Bools
+
+Mode = Literal["sampled", "full"]
+
+RECENT_EVENTS = 200
+RECENT_SHARE = 0.25
+UNIFORM_SHARE = 0.25
+MIX = (
+    f"{RECENT_SHARE:.0%} from the user's last {RECENT_EVENTS} events, {UNIFORM_SHARE:.0%} uniform from the "
+    "training catalogue, the rest (and what is missing) by training popularity; distinct, never a positive"
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CandidateSet:
+    """Distinct items [m] in an order that says nothing about them, and which are positives [m]."""
+
+    items: Int64s
+    positive: Bools
+    left_out: int  # positives of the request that are not among the items
+
+    @property
+    def rankable(self) -> bool:
+        return bool(self.positive.any()) and not bool(self.positive.all())
+
+
+class CandidateSource:
+    """Makes the candidates of a request; the same request always gets the same ones.
+
+    Args:
+        mode: "sampled" or "full"; with "full", positives outside the training catalogue are left out.
+        negatives: sampled per request; fewer when the catalogue is smaller.
+    """
+
+    def __init__(self, mode: Mode, catalogue: Catalogue, negatives: int, seed: int) -> None:
+        if mode not in ("sampled", "full"):
+            raise ConfigError("candidates", f"{mode!r} is not one of sampled, full")
+        if negatives < 1:
+            raise ConfigError("negatives", f"{negatives} must be at least 1")
+        self.mode, self.catalogue, self.negatives, self.seed = mode, catalogue, negatives, seed
+        self._all = catalogue.items[_neutral_order(catalogue.items)]
+
+    def candidates(self, request: EvalRequest, items: Int64s) -> CandidateSet:
+        """`items` is the whole history of the request's user; only its past and the positives are read."""
+        positives = np.unique(items[slice(*request.positives)])
+        if self.mode == "full":
+            positive = np.isin(self._all, positives)
+            return CandidateSet(self._all, positive, len(positives) - int(positive.sum()))
+        rng = np.random.default_rng((self.seed, request.user, request.time_s))
+        recent = items[max(request.history_end - RECENT_EVENTS, 0) : request.history_end]
+        chosen = np.concatenate([positives, self._sample(rng, positives, recent)])
+        chosen = chosen[_neutral_order(chosen)]
+        return CandidateSet(chosen, np.isin(chosen, positives), 0)
+
+    def _sample(self, rng: np.random.Generator, positives: Int64s, recent: Int64s) -> Int64s:
+        catalogue, wanted = self.catalogue, self.negatives
+        picked = _Distinct(positives)
+        picked.take(rng.permutation(np.unique(recent)), round(wanted * RECENT_SHARE))
+        uniform = round(wanted * UNIFORM_SHARE)
+        picked.take(catalogue.draw_uniform(rng, 2 * uniform), len(picked.items) + uniform)
+        picked.take(catalogue.draw_popular(rng, 4 * wanted), wanted)
+        if len(picked.items) < wanted:
+            picked.take(rng.permutation(catalogue.items), wanted)
+        return np.array(picked.items, dtype=np.int64)
+
+
+class _Distinct:
+    """Collects items that are new and not banned."""
+
+    def __init__(self, banned: Int64s) -> None:
+        self.items: list[int] = []
+        self._taken = set(banned.tolist())
+
+    def take(self, pool: Int64s, up_to: int) -> None:
+        """Append from `pool` until `up_to` items are collected."""
+        for item in _missing(pool, up_to - len(self.items)):
+            if len(self.items) >= up_to:
+                return
+            if item not in self._taken:
+                self._taken.add(item)
+                self.items.append(item)
+
+
+def _missing(pool: Int64s, room: int) -> Iterable[int]:
+    return pool.tolist() if room > 0 else ()
+
+
+def _neutral_order(ids: Int64s) -> Int64s:
+    """Order by a hash of the id, so that ties in scores are broken without favour."""
+    mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0xBF58476D1CE4E5B9)
+    order: Int64s = np.lexsort((ids, mixed ^ (mixed >> np.uint64(29))))
+    return order

@@ -1,0 +1,148 @@
+"""The state of a training run on disk, whole or not at all, and whether another run may continue it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from relaygr.config.settings import TrainConfig
+from relaygr.core.errors import ConfigError
+from relaygr.data.dataset import Events
+from relaygr.models.config import HstuConfig
+
+STATE_FILE = "training.pt"
+FORMAT_VERSION = 1
+# When to stop is not part of what is being trained: a run may be continued with other limits.
+_LIMITS = ("max_minutes", "max_steps", "patience")
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    """Quality on the validation requests after `step` steps; the loss is the mean since the one before."""
+
+    step: int
+    elapsed_s: float
+    loss: float
+    ndcg: float
+    hr: float
+    auc: float
+
+
+@dataclass(slots=True)
+class RunState:
+    """What changes while training, beside weights and optimiser; updated in place by the trainer."""
+
+    step: int = 0
+    elapsed_s: float = 0.0
+    tokens: int = 0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    since_best: int = 0
+    evaluations: tuple[Evaluation, ...] = ()
+
+    @property
+    def best(self) -> Evaluation | None:
+        """The evaluation with the highest NDCG, the earliest of equal ones."""
+        return max(self.evaluations, key=lambda one: one.ndcg, default=None)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss since the last evaluation."""
+        return self.loss_sum / max(self.loss_steps, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What must be equal for a run to be continued."""
+
+    data: str
+    model: str
+    train: str
+
+    @classmethod
+    def of(cls, events: Events, model: HstuConfig, train: TrainConfig) -> RunIdentity:
+        settings = {
+            name: value for name, value in msgspec.structs.asdict(train).items() if name not in _LIMITS
+        }
+        return cls(
+            data_fingerprint(events),
+            msgspec.json.encode(model).decode(),
+            msgspec.json.encode(settings).decode(),
+        )
+
+
+def data_fingerprint(events: Events) -> str:
+    """BLAKE2b-128 of all columns, in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=16)
+    for column in (events.users, events.offsets, events.item_ids, events.timestamps, events.actions):
+        digest.update(column.tobytes())
+    return digest.hexdigest()
+
+
+def save_state(
+    folder: Path, identity: RunIdentity, state: RunState, weights: dict[str, Any], optimizers: dict[str, Any]
+) -> None:
+    """Write `training.pt`; an older one stays until the new one is complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{STATE_FILE}.tmp"
+    record = {
+        "format_version": FORMAT_VERSION,
+        "data": identity.data,
+        "model": identity.model,
+        "train": identity.train,
+        "step": state.step,
+        "elapsed_s": state.elapsed_s,
+        "tokens": state.tokens,
+        "loss_sum": state.loss_sum,
+        "loss_steps": state.loss_steps,
+        "since_best": state.since_best,
+        "evaluations": msgspec.json.encode(state.evaluations).decode(),
+        "weights": weights,
+        "optimizers": optimizers,
+    }
+    torch.save(record, temporary)
+    os.replace(temporary, folder / STATE_FILE)
+
+
+def load_state(folder: Path, identity: RunIdentity) -> tuple[RunState, dict[str, Any], dict[str, Any]]:
+    """(state, weights, optimiser states) of the run in `folder`.
+
+    Raises:
+        ConfigError: there is none, or it was made with other data, another model or other settings.
+    """
+    path = folder / STATE_FILE
+    try:
+        record = torch.load(path, weights_only=True)
+    except OSError as error:
+        raise ConfigError("resume", f"cannot read {path}: {error.strerror}") from error
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ConfigError("resume", f"{path} is not a training state: {error}") from error
+    if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
+        raise ConfigError("resume", f"{path} was not written by this release")
+    if record["data"] != identity.data:
+        raise ConfigError("resume", f"{path} was trained on data {record['data']}, this is {identity.data}")
+    for part in ("model", "train"):
+        if record[part] != getattr(identity, part):
+            raise ConfigError("resume", f"{path}: {_difference(part, record[part], getattr(identity, part))}")
+    state = RunState(
+        step=record["step"],
+        elapsed_s=record["elapsed_s"],
+        tokens=record["tokens"],
+        loss_sum=record["loss_sum"],
+        loss_steps=record["loss_steps"],
+        since_best=record["since_best"],
+        evaluations=msgspec.json.decode(record["evaluations"], type=tuple[Evaluation, ...]),
+    )
+    return state, record["weights"], record["optimizers"]
+
+
+def _difference(part: str, stored: str, wanted: str) -> str:
+    old, new = msgspec.json.decode(stored), msgspec.json.decode(wanted)
+    names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    return "; ".join(f"{part}.{name} was {old.get(name)!r}, now {new.get(name)!r}" for name in names)

@@ -1,0 +1,86 @@
+"""Points in time to train on: one window of a user's events serves several cuts, each with its own past.
+
+A group is the run of a user's events in one second. A cut asks to rank a group knowing only what came
+strictly before that second, so events of one second never see each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relaygr.core.errors import ConfigError
+from relaygr.data.dataset import Events, Int64s
+from relaygr.data.split import prefix_lengths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The groups of the training part that have at least one earlier event of their user.
+
+    All arrays are [groups], int64, with event positions counted over the whole dataset, ascending.
+
+    Attributes:
+        start, stop: the group's events.
+        user_start: the first event of the group's user.
+    """
+
+    start: Int64s
+    stop: Int64s
+    user_start: Int64s
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """Events [start, stop) of one user, and the groups to rank, ascending.
+
+    The last cut's group starts at `stop`: nothing in the window is later than what some cut may see.
+    """
+
+    start: int
+    stop: int
+    cuts: Int64s
+
+
+def training_groups(events: Events, before_s: int) -> Groups:
+    """Groups earlier than `before_s`.
+
+    Raises:
+        ConfigError: no user has two different seconds to learn from.
+    """
+    begins = np.ones(events.n_events, dtype=bool)
+    begins[1:] = events.timestamps[1:] != events.timestamps[:-1]
+    user_starts = events.offsets[:-1]
+    begins[user_starts[user_starts < events.n_events]] = True
+    start = np.flatnonzero(begins)
+    stop = np.append(start[1:], events.n_events)
+    owner = np.searchsorted(events.offsets, start, side="right") - 1
+    train_stop = user_starts + prefix_lengths(events, before_s)
+    kept = (start > user_starts[owner]) & (start < train_stop[owner])
+    if not kept.any():
+        raise ConfigError(
+            "events", f"{events.path}: no user has events in two different seconds before {before_s} s"
+        )
+    return Groups(start[kept], stop[kept], user_starts[owner[kept]])
+
+
+def draw_window(
+    groups: Groups, rng: np.random.Generator, shortest: int, longest: int, most_cuts: int
+) -> Window:
+    """A window that ends right before a group drawn uniformly, and up to `most_cuts` cuts inside it.
+
+    Its length is uniform in [shortest, longest] events, or what the user has.
+    """
+    last = int(rng.integers(len(groups)))
+    stop = int(groups.start[last])
+    length = int(rng.integers(shortest, longest + 1))
+    start = max(int(groups.user_start[last]), stop - length)
+    # A cut needs at least one event of the window before it.
+    first = int(np.searchsorted(groups.start, start, side="right"))
+    earlier = min(last - first, most_cuts - 1)
+    cuts = np.append(first + rng.choice(last - first, size=earlier, replace=False), last)
+    return Window(start, stop, np.sort(cuts))
