@@ -14,6 +14,7 @@ from relaygr.cli.doctor import doctor
 from relaygr.cli.evaluate import eval_app
 from relaygr.cli.plan import plan_app
 from relaygr.cli.train import train_app
+from relaygr.cli.verify import verify_command
 from relaygr.core.errors import RelayError
 
 app = App(
@@ -27,6 +28,7 @@ app.command(doctor)
 app.command(plan_app)
 app.command(train_app)
 app.command(eval_app)
+app.command(verify_command, name="verify")
 
 
 def main(argv: list[str] | None = None) -> None:
