@@ -7,7 +7,7 @@ import torch
 from kernel_oracle import ListStore, make_row, oracle, run_kernel
 
 from relaygr.kernels.cpu import AtenRoute, BlockedKernel, OneDnnRoute
-from relaygr.kernels.cpu.blocked import KEY_BLOCK, ROW_TILE
+from relaygr.kernels.cpu.blocked import KEY_BLOCK
 from relaygr.kernels.interface import AttentionSpec, Kernel, Segment
 from relaygr.kernels.reference import ReferenceKernel
 
@@ -113,7 +113,7 @@ def test_several_row_tiles_and_key_blocks(name: str) -> None:
     reference = ReferenceKernel()
     for spec in (SPECS["causal"], AttentionSpec(**SHAPE, window=300)):
         rows = [
-            make_row(spec, 0, 2 * ROW_TILE + 5, ROW_TILE + 3, seed=1),
+            make_row(spec, 0, 2 * 512 + 5, 512 + 3, seed=1),
             make_row(spec, KEY_BLOCK - 3, 40, 20, seed=2),
             make_row(spec, KEY_BLOCK + 64, 1, 1, seed=3),
         ]

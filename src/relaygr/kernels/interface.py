@@ -207,6 +207,17 @@ class Kernel(ABC):
             [rows, H, E] in the dtype of v, divided by the model's N; padding rows are unspecified but finite.
         """
 
+    @staticmethod
+    def remember(plan: Plan, layer: int, k: Tensor, v: Tensor) -> None:
+        """Only write the new history rows' K/V to the stores: all that a prefetch needs of the last layer.
+
+        Args:
+            k [rows, H, A], v [rows, H, E]: packed as for `run`.
+        """
+        for segment, rows in zip(plan.segments, plan.layout.segments, strict=True):
+            if segment.store is not None and segment.history:
+                segment.store.write(layer, segment.cached, k[rows.history], v[rows.history])
+
     @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [rows, in] times weight [out, in] transposed, plus bias [out]; fp32 accumulation."""

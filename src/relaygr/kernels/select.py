@@ -11,6 +11,7 @@ import torch
 
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.cpu import AtenRoute, BlockedKernel, MatrixRoute, OneDnnRoute
+from relaygr.kernels.cpu.heap import keep_freed_memory
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.reference import ReferenceKernel
 
@@ -64,6 +65,7 @@ def choose(kernel: str = "auto", dtype: str = "auto", bitwise: bool = False) -> 
         return _logged(Choice(ReferenceKernel(), DTYPES[name], name, reason, ()))
     if dtype == "fp64":
         raise ConfigError("engine.dtype", "fp64 runs on the reference kernel only")
+    keep_freed_memory()
     probes: list[Probe] = []
     routes: dict[tuple[str, str], MatrixRoute] = {}
     for name in ("fp32", "bf16") if dtype == "auto" else (dtype,):

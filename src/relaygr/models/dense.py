@@ -21,6 +21,11 @@ class Dense(nn.Module):
     def forward(self, x: Tensor, kernel: Kernel) -> Tensor:
         return kernel.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
+    def rows(self, x: Tensor, outputs: slice, kernel: Kernel) -> Tensor:
+        """Only some of the outputs."""
+        bias = None if self.bias is None else self.bias[outputs]
+        return kernel.linear(x.to(self.weight.dtype), self.weight[outputs], bias)
+
     def cast(self, dtype: torch.dtype) -> None:
         """Store weight and bias in `dtype`; norms and tables around them stay as they are."""
         self.weight.data = self.weight.data.to(dtype)

@@ -52,17 +52,32 @@ class HstuLayer(nn.Module):
         mixed = self.uvqk(self.input_norm(x), kernel)
         u, v, q, k = mixed.split((self.value_size, self.value_size, self.key_size, self.key_size), dim=-1)
         u = F.silu(u)
+        rows = len(x)
         attended = kernel.run(
             plan,
             self.index,
-            q.unflatten(-1, (self.heads, self.qk_dim)),
-            k.unflatten(-1, (self.heads, self.qk_dim)),
-            v.unflatten(-1, (self.heads, self.v_dim)),
+            q.view(rows, self.heads, self.qk_dim),
+            k.view(rows, self.heads, self.qk_dim),
+            v.view(rows, self.heads, self.v_dim),
             self._bias(ages, v.dtype),
         ).flatten(1)
         gated = u * self.output_norm(attended)
         out: Tensor = x + self.output(torch.cat([u, attended, gated], dim=-1), kernel)
         return out
+
+    def remember(self, x: Tensor, plan: Plan, kernel: Kernel) -> None:
+        """Only leave the K/V of the new history rows x [rows, D] in the plan's stores."""
+        normed = self.input_norm(x)
+        values, keys = 2 * self.value_size, 2 * self.value_size + self.key_size
+        v = self.uvqk.rows(normed, slice(self.value_size, values), kernel)
+        k = self.uvqk.rows(normed, slice(keys, None), kernel)
+        rows = len(x)
+        kernel.remember(
+            plan,
+            self.index,
+            k.view(rows, self.heads, self.qk_dim),
+            v.view(rows, self.heads, self.v_dim),
+        )
 
     def _bias(self, ages: Sequence[Ages] | None, dtype: torch.dtype) -> list[Tensor] | None:
         """Per segment [H, tokens] or [H, candidates, tokens]."""

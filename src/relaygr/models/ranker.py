@@ -105,10 +105,15 @@ class HstuRanker(nn.Module):
         item_tokens = self.tokens.item(candidate_ids, kernel) if len(candidate_ids) else empty
         x = self._embed(inputs, plan.layout, item_tokens, kernel)
         ages = [self._ages(row) for row in inputs] if self.config.score_time_bias else None
-        for layer in self.layers:
+        for layer in self.layers[:-1]:
             x = layer(x, plan, kernel, ages)
+        last = self.layers[-1]
+        assert isinstance(last, HstuLayer)
         if not len(candidate_ids):
+            # Nothing reads a history row's output of the last layer, only its K/V.
+            last.remember(x, plan, kernel)
             return [x.new_zeros(0, len(self.config.tasks)) for _ in inputs]
+        x = last(x, plan, kernel, ages)
         rows = torch.cat([x[where.candidates] for where in plan.layout.segments])
         logits = self.head(rows, item_tokens, kernel)
         return list(logits.split([len(row.candidates) for row in inputs]))

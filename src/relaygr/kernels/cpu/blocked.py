@@ -25,8 +25,7 @@ from relaygr.kernels.interface import (
     round_up,
 )
 
-ROW_TILE = 256  # rows of one score tile
-KEY_BLOCK = 2048  # keys of one score tile: 256 x 2048 bf16 fills 1 MiB, an L2
+KEY_BLOCK = 2048  # keys of one score tile: 512 x 2048 bf16 fill the 2 MiB of two L2s
 ROW_ALIGN = 16  # block starts: product shapes repeat, so their generated code is reused
 FIXED_TILE = 128  # row tile and alignment in bitwise mode
 KEY_ALIGN = 32  # key ranges end here; a multiple of the vector width
@@ -145,7 +144,7 @@ class BlockedKernel(Kernel):
     ) -> tuple[Tile, ...]:
         if not segment.history:
             return ()
-        step = FIXED_TILE if self.bitwise else ROW_TILE
+        step = FIXED_TILE if self.bitwise else self.route.row_tile
         # Fixed tiles stand at fixed positions of the user's row and keep their height and key range,
         # whichever of their rows are new; the rows before and behind are padding.
         offset = segment.cached % step if self.bitwise else 0
@@ -163,7 +162,7 @@ class BlockedKernel(Kernel):
         self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
     ) -> tuple[Tile, ...]:
         low, high = candidate_visibility(spec, segment)
-        step = FIXED_TILE if self.bitwise else ROW_TILE
+        step = FIXED_TILE if self.bitwise else self.route.row_tile
         tiles = []
         for first in range(0, segment.candidates, step):
             counted = min(step, segment.candidates - first)
@@ -206,13 +205,13 @@ def _key_ranges(
         first, last = max(a, start), round_up(min(a + KEY_BLOCK, stop), KEY_ALIGN)
         patches = []
         if first < all_from:
-            patches.append(_patch(low, high, first, first, min(round_up(all_from, KEY_ALIGN), last), dtype))
+            patches.append(_mask(low, high, first, first, min(round_up(all_from, KEY_ALIGN), last), dtype))
         if tail_masked and last > all_until:
             begin = max(first, all_until // KEY_ALIGN * KEY_ALIGN)
             if patches:
-                begin = max(begin, first + patches[0].mask.shape[1])
+                begin = max(begin, first + patches[0].stop)
             if begin < last:
-                patches.append(_patch(low, high, first, begin, last, dtype))
+                patches.append(_end_patch(low, high, first, begin, last, dtype))
         parts.append(KeyRange(first, last, tuple(patches)))
     return tuple(parts)
 
@@ -222,10 +221,19 @@ def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _patch(low: Tensor, high: Tensor, base: int, start: int, stop: int, dtype: torch.dtype) -> MaskPatch:
+def _mask(low: Tensor, high: Tensor, base: int, start: int, stop: int, dtype: torch.dtype) -> MaskPatch:
     key = torch.arange(start, stop)
     mask = (key >= low[:, None]) & (key < high[:, None])
-    return MaskPatch(start - base, mask.to(dtype))
+    return MaskPatch(start - base, stop - base, mask.to(dtype))
+
+
+def _end_patch(low: Tensor, high: Tensor, base: int, start: int, stop: int, dtype: torch.dtype) -> MaskPatch:
+    """The mask where rows end; the causal triangle if each row ends one key after the row above it."""
+    first = int(high[0])
+    rows = torch.arange(first, first + len(high))
+    if int(low.max()) <= start and torch.equal(high, rows):
+        return MaskPatch(start - base, stop - base, None, first - 1 - start)
+    return _mask(low, high, base, start, stop, dtype)
 
 
 def _slice_keys(x: Tensor, part: KeyRange) -> Tensor:

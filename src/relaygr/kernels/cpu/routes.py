@@ -18,16 +18,35 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class MaskPatch:
-    """Multiply score columns [start, start + mask.shape[1]) of a tile by `mask` [rows, columns]."""
+    """What a tile may not see among the score columns [start, stop).
+
+    `mask` [rows, columns] multiplies the scores. None stands for the causal triangle: row r sees column c
+    if c <= r + `diagonal`, which needs no tensor.
+    """
 
     start: int
-    mask: Tensor
+    stop: int
+    mask: Tensor | None
+    diagonal: int = 0
+
+    def apply(self, scores: Tensor) -> None:
+        """Zero what is hidden, in place; scores [..., rows, columns]."""
+        part = scores[..., self.start : self.stop]
+        if self.mask is None:
+            part.tril_(self.diagonal)
+        else:
+            part.mul_(self.mask)
 
 
 class MatrixRoute(ABC):
-    """How one back-end multiplies; stateless."""
+    """How one back-end multiplies; stateless.
+
+    Attributes:
+        row_tile: rows of one score tile that suit this route: fewer calls against a larger masked triangle.
+    """
 
     name: str
+    row_tile: int
 
     @abstractmethod
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -54,6 +73,7 @@ class AtenRoute(MatrixRoute):
     """Batched products over all heads, activation in place."""
 
     name = "aten"
+    row_tile = 256
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight, bias)
@@ -66,7 +86,7 @@ class AtenRoute(MatrixRoute):
             scores += bias if bias.dim() == 3 else bias[:, None]
         F.silu(scores, inplace=True)
         for patch in patches:
-            scores[:, :, patch.start : patch.start + patch.mask.shape[1]] *= patch.mask
+            patch.apply(scores)
         return torch.bmm(scores, v)
 
 
@@ -77,6 +97,7 @@ class OneDnnRoute(MatrixRoute):
     """One fused product per head: scores leave the multiplier already activated."""
 
     name = "onednn"
+    row_tile = 512
 
     def __init__(self) -> None:
         self._pointwise: Any = torch.ops.mkldnn._linear_pointwise.default
@@ -100,7 +121,7 @@ class OneDnnRoute(MatrixRoute):
         for head in range(q.shape[0]):
             scores = self._scores(q[head], k[head], None if bias is None else bias[head])
             for patch in patches:
-                scores[:, patch.start : patch.start + patch.mask.shape[1]] *= patch.mask
+                patch.apply(scores)
             if scores.dtype == torch.float32:
                 out[head] = self._pointwise(scores, v[head].t(), None, "none", _NO_SCALARS, "")
             else:
