@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from relaygr.bench.machine import MatrixGflopsByRoute, MatrixProbe, RouteGflops,
 from relaygr.bench.naive import NaivePass
 from relaygr.bench.peers import PEER_PRESET, PEER_SOURCE, PeerComparison, compare
 from relaygr.bench.report import RankReport, RankRow
-from relaygr.bench.timing import Timing, Variant, round_robin, time_ms
+from relaygr.bench.timing import Timing, Variant, round_robin
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.kernels.select import Choice, choose
@@ -23,6 +24,9 @@ from relaygr.models.cost import cost
 TOLERANCE = {"fp32": 1e-4, "bf16": 0.15}
 _RATE_REPEATS = 4
 _NAIVE_BUDGET_MS = 4000.0
+# On a loaded machine a row ends early, so that the grid ends at all; the row says how many rounds it got.
+_ROW_LIMIT_S = 10.0
+_LEAST_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,7 @@ class RankSpec:
     Attributes:
         histories, candidates: sizes; every pair is one row per dtype.
         dtypes: of fp32 and bf16.
-        repeats: rounds of each row; the dense pass takes part in fewer when it is slow.
+        repeats: most rounds of each row; the dense pass takes part in fewer when it is slow.
         threads: intra-op threads; 0 keeps torch's choice.
         seed: of weights and users.
 
@@ -134,7 +138,9 @@ def _measure_dtype(spec: RankSpec, choice: Choice, progress: Callable[[str], Non
 
 @torch.inference_mode()
 def _measure(cell: Cell, naive: NaivePass, dtype: str, repeats: int) -> _Measured:
+    start = time.perf_counter()
     wanted = naive(cell.row)
+    naive_ms = (time.perf_counter() - start) * 1e3
     spread = float(wanted.std(correction=0))
     difference = max(float((got - wanted).abs().max()) for got in (cell.full(), cell.hit()))
     # One candidate has no spread; a logit of order one is the scale then.
@@ -143,7 +149,7 @@ def _measure(cell: Cell, naive: NaivePass, dtype: str, repeats: int) -> _Measure
             f"history {cell.row.tokens}, {dtype}: kernel and dense pass differ by {difference:.3g}, "
             f"limit {TOLERANCE[dtype]:g} of the logits' spread, {spread:.3g}"
         )
-    runs = int(min(max(_NAIVE_BUDGET_MS / time_ms(lambda: naive(cell.row)), min(2, repeats)), repeats))
+    runs = int(min(max(_NAIVE_BUDGET_MS / naive_ms, min(2, repeats)), repeats))
     timings = round_robin(
         (
             Variant("full", cell.full),
@@ -153,6 +159,8 @@ def _measure(cell: Cell, naive: NaivePass, dtype: str, repeats: int) -> _Measure
             Variant("naive", lambda: naive(cell.row), runs),
         ),
         repeats,
+        _ROW_LIMIT_S,
+        _LEAST_ROUNDS,
     )
     by_name = {timing.name: timing for timing in timings}
     return _Measured(cell.row.tokens, len(cell.row.candidates), by_name, difference, spread)

@@ -55,7 +55,7 @@ def rank(
     dtypes: str
         fp32, bf16 or both.
     repeats: int
-        Rounds of each row; the dense pass takes part in fewer where it is slow.
+        Most rounds of each row; a row that takes ten seconds, and the slow dense pass, get fewer.
     threads: int
         Of the matrix products; 0 takes what torch takes.
     quick: bool
