@@ -10,6 +10,7 @@ from rich.console import Console
 from relaygr import __version__
 from relaygr.cli.bench import bench_app
 from relaygr.cli.data import data_app
+from relaygr.cli.demo import demo
 from relaygr.cli.doctor import doctor
 from relaygr.cli.evaluate import eval_app
 from relaygr.cli.plan import plan_app
@@ -29,6 +30,7 @@ app.command(plan_app)
 app.command(train_app)
 app.command(eval_app)
 app.command(verify_command, name="verify")
+app.command(demo)
 
 
 def main(argv: list[str] | None = None) -> None:
