@@ -18,7 +18,7 @@ class EngineConfig(Section, frozen=True, kw_only=True):
         page_tokens: tokens in one page of the entry pool.
         device_bytes: what the entry pool may take of the device; sources may say "512MiB".
         microbatch: candidates scored by one kernel call.
-        threads: of the CPU back-end; 0 takes what the machine has.
+        threads: compute threads of the process; 0 leaves one core to the event loop.
         bitwise: trade speed for results that do not depend on how requests were batched.
         lease_ttl_ms: after this long without a release a lease counts as lost.
         anchor_stride: share of a prefix that may fall off its old end before the prefix is re-anchored.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TypeVar
 
@@ -21,39 +20,23 @@ from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint, tenant, user_id
+from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.history import IntColumn, UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency, ResidencyDesk
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import Choice, choose
+from relaygr.kernels.threads import serve_with_threads
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
 from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.ranker import HstuRanker
 from relaygr.models.weights import fingerprint, load_ranker
 from relaygr.models.window import anchor, anchor_stride
 
 log = logging.getLogger("relaygr.engine")
 
-# New rows of one pass: bounds activations to some hundred MiB, whatever the batch.
-MAX_PASS_ROWS = 16384
-
-
 _Result = TypeVar("_Result")
-
-
-@dataclass(slots=True)
-class _Work:
-    """One request on its way through the engine."""
-
-    history: UserHistory
-    candidates: torch.Tensor  # int64 [m]
-    query_time: int
-    start: int  # event index at which the window begins
-
-    @property
-    def tokens(self) -> int:
-        return len(self.history.contextual) + len(self.history) - self.start
 
 
 class Engine:
@@ -110,8 +93,7 @@ class Engine:
             ConfigError: the folder or a setting is wrong.
         """
         settings = config or EngineConfig()
-        if settings.threads:
-            torch.set_num_threads(settings.threads)
+        serve_with_threads(settings.threads)
         choice = choose(settings.kernel, settings.dtype, settings.bitwise)
         model = load_ranker(folder, choice.dtype)
         return cls(model, fingerprint(folder), choice, settings, clock)
@@ -190,20 +172,20 @@ class Engine:
         if len(requests) > limit:
             raise RequestError("batch", f"{len(requests)} requests, limit {limit}")
         answers: list[RankResult | RelayError | None] = [None] * len(requests)
-        waiting: list[tuple[int, _Work]] = []
-        for i, request in enumerate(requests):
+        waiting: list[Work] = []
+        for place, request in enumerate(requests):
             try:
-                waiting.append((i, self._check(request)))
+                waiting.append(self._check(place, request))
             except RequestError as error:
-                answers[i] = error
+                answers[place] = error
         while waiting:
-            wave, waiting = self._next_wave(waiting)
-            for (i, _), answer in zip(wave, self._run([work for _, work in wave]), strict=True):
-                answers[i] = answer
+            wave, waiting = next_wave(waiting)
+            for work, answer in zip(wave, self._run(wave), strict=True):
+                answers[work.place] = answer
         self._errors += sum(isinstance(answer, RelayError) for answer in answers)
         return [answer for answer in answers if answer is not None]
 
-    def _check(self, request: RankRequest) -> _Work:
+    def _check(self, place: int, request: RankRequest) -> Work:
         shape, history = self.model.config, request.history
         if len(history.contextual) != len(shape.contextual):
             names = ", ".join(shape.contextual) or "none"
@@ -218,39 +200,16 @@ class Engine:
             raise RequestError("actions", f"{int(history.actions.max())} has bits above the model's {bits}")
         start = anchor(history.sequence, shape.max_history, self._stride)
         first = max(start - history.first_sequence, 0)
-        return _Work(history, torch.from_numpy(request.candidates.copy()), request.query_time, first)
-
-    @staticmethod
-    def _next_wave(
-        waiting: list[tuple[int, _Work]],
-    ) -> tuple[list[tuple[int, _Work]], list[tuple[int, _Work]]]:
-        """The requests of the next pass: one writer a user, and a bounded number of rows.
-
-        A second request of the same user waits for the next pass and finds the first one's K/V.
-        """
-        wave: list[tuple[int, _Work]] = []
-        later: list[tuple[int, _Work]] = []
-        users: set[tuple[str, str]] = set()
-        rows = 0
-        for item in waiting:
-            work = item[1]
-            owner = (work.history.tenant, work.history.user)
-            if owner in users or (wave and rows + work.tokens > MAX_PASS_ROWS):
-                later.append(item)
-                continue
-            users.add(owner)
-            rows += work.tokens
-            wave.append(item)
-        return wave, later
+        return Work(place, history, torch.tensor(request.candidates), request.query_time, first)
 
     @torch.inference_mode()
-    def _run(self, wave: list[_Work]) -> list[RankResult | RelayError]:
+    def _run(self, wave: list[Work]) -> list[RankResult | RelayError]:
         now = self._clock.now_s()
         self._books.sweep(now)
         held: list[Residency] = []
         try:
             held.extend(self._open(work, now) for work in wave)
-            logits = self._score(wave, held)
+            logits = score(self.model, self._kernel, wave, held, self.config.microbatch)
             return [
                 self._answer(work, residency, scores)
                 for work, residency, scores in zip(wave, held, logits, strict=True)
@@ -259,45 +218,14 @@ class Engine:
             for residency in held:
                 self._desk.close(residency)
 
-    def _open(self, work: _Work, now_s: float) -> Residency:
+    def _open(self, work: Work, now_s: float) -> Residency:
         if self.model.config.cacheable != "append":
             return self._desk.private(work.tokens, f"model is cacheable per {self.model.config.cacheable}")
         history = work.history
         ref = history.ref(self.model_fp, self.config.page_tokens, history.first_sequence + work.start)
         return self._desk.open(ref, now_s)
 
-    def _score(self, wave: list[_Work], held: list[Residency]) -> list[torch.Tensor]:
-        """Logits [m, tasks] of each request, candidates in micro-batches; history rows ride on the first."""
-        step = self.config.microbatch
-        parts: list[list[torch.Tensor]] = [[] for _ in wave]
-        first = 0
-        while True:
-            # Later passes hold only the requests that still have candidates; their history is in the store.
-            turn = [i for i, work in enumerate(wave) if first == 0 or first < len(work.candidates)]
-            if not turn:
-                break
-            rows = [self._row(wave[i], held[i], first, step) for i in turn]
-            for i, logits in zip(turn, self.model(rows, self._kernel), strict=True):
-                parts[i].append(logits)
-            first += step
-        return [torch.cat(part) for part in parts]
-
-    @staticmethod
-    def _row(work: _Work, residency: Residency, first: int, step: int) -> RowInput:
-        history, start = work.history, work.start
-        return RowInput(
-            contextual=torch.tensor(history.contextual),
-            items=torch.tensor(history.items[start:]),
-            timestamps=torch.tensor(history.timestamps[start:]),
-            actions=torch.tensor(history.actions[start:]),
-            candidates=work.candidates[first : first + step],
-            query_time=work.query_time,
-            cached=residency.cached if first == 0 else work.tokens,
-            store=residency.store,
-            utc_offset_s=history.utc_offset_s,
-        )
-
-    def _answer(self, work: _Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
+    def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
         if not bool(torch.isfinite(logits).all()):
             return BackendError(f"scores of user {work.history.user!r} are not finite; the prefix is dropped")
         reason = self._desk.keep(residency, self._clock.now_s())
