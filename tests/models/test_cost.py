@@ -31,10 +31,7 @@ def test_the_table(
     kv_row: int,
 ) -> None:
     assert price.dense_flops_per_token / layers == pytest.approx(mflop_per_layer * 1e6, rel=2e-3)
-    # The table's column is the number of keys at which one token's attention costs as much as the rest; a
-    # causal prefill has half as many keys on average, so it gets there at twice the length.
-    assert price.dense_flops_per_token / price.attention_flops_per_pair == overtakes
-    assert price.overtakes_at == 2 * overtakes
+    assert price.overtakes_at == overtakes
     assert price.kv_bytes_per_token == kv_token
     assert price.kv_bytes_per_token * row_tokens == kv_row
 
@@ -45,6 +42,8 @@ def test_formulas_by_hand() -> None:
     assert price.dense_flops_per_token == 7 * (4 * 8 * 2 * (5 + 3) + 2 * 2 * 5 * 8 * 3)
     assert price.attention_flops_per_pair == 7 * 2 * 2 * (3 + 5)
     assert price.kv_bytes_per_token == 7 * 2 * (3 + 5) * 4
+    six_layers = 6 * (100 * (4 * 8 * 2 * 8 + 2 * 2 * 5 * 8 * 3) + 5050 * 2 * 2 * 8)
+    assert price.prefetch_flops(100) == six_layers + 100 * 2 * 8 * 2 * 8
 
 
 def test_the_two_regimes() -> None:

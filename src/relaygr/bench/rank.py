@@ -171,8 +171,9 @@ def _finish(spec: RankSpec, choice: Choice, item: _Measured, rate: RouteGflops) 
     full, hit, append, prefill, naive = (
         item.timings[name] for name in ("full", "hit", "append", "prefill", "naive")
     )
-    flops = cost(spec.config, choice.dtype.itemsize).prefill_flops(item.history)
-    gflops = flops / prefill.median_ms / 1e6
+    price = cost(spec.config, choice.dtype.itemsize)
+    gflops = price.prefill_flops(item.history) / prefill.median_ms / 1e6
+    executed = price.prefetch_flops(item.history) / prefill.median_ms / 1e6
     return RankRow(
         history=item.history,
         candidates=item.candidates,
@@ -190,6 +191,7 @@ def _finish(spec: RankSpec, choice: Choice, item: _Measured, rate: RouteGflops) 
         prefill_min_ms=prefill.min_ms,
         prefill_efficiency=gflops / rate.best,
         prefill_efficiency_torch_mm=gflops / rate.aten,
+        prefill_executed_efficiency=executed / rate.best,
         max_score_diff=item.difference,
         score_spread=item.spread,
         rounds=len(full.times_ms),

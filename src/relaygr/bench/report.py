@@ -17,8 +17,11 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         append_ms: 16 events behind the cached rest, no candidates.
         prefill_ms: the history alone, nothing cached.
         naive_ms: the dense pass over history and candidates.
-        prefill_efficiency: FLOP/s of the layers' prefill over the best matrix rate of the dtype.
+        prefill_efficiency: the model's layer FLOPs of a prefill (hstu.md section 10) a second, over the best
+            matrix rate of the dtype: model-FLOP utilisation.
         prefill_efficiency_torch_mm: the same over the rate of plain `torch.mm`.
+        prefill_executed_efficiency: the FLOPs really computed, over the best rate: a prefetch leaves out what
+            nobody reads of the last layer.
         max_score_diff: largest difference of a logit, kernel against dense pass (and hit against full).
         score_spread: standard deviation of the dense pass's logits, to read `max_score_diff` by.
         rounds, naive_runs: samples behind the medians.
@@ -40,6 +43,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     prefill_min_ms: float
     prefill_efficiency: float
     prefill_efficiency_torch_mm: float
+    prefill_executed_efficiency: float
     max_score_diff: float
     score_spread: float
     rounds: int

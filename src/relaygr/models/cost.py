@@ -16,12 +16,16 @@ class Cost:
     Attributes:
         dense_flops_per_token: projections and output, all layers.
         attention_flops_per_pair: one token looking at one key, all layers.
-        overtakes_at: history length at which prefill attention costs as much as the rest.
+        kv_projection_flops_per_token: K and V of the last layer, all that a prefetch computes there.
+        overtakes_at: keys at which one token's attention costs as much as its matrices; a causal prefill
+            has half as many keys on average and gets there at twice this length.
         kv_bytes_per_token: all layers, K and V.
     """
 
     dense_flops_per_token: int
     attention_flops_per_pair: int
+    kv_projection_flops_per_token: int
+    layers: int
     overtakes_at: float
     kv_bytes_per_token: int
 
@@ -29,6 +33,11 @@ class Cost:
         """Encode `tokens` new tokens behind `cached` ones; n causal tokens alone have n (n + 1) / 2 pairs."""
         pairs = tokens * cached + tokens * (tokens + 1) // 2
         return tokens * self.dense_flops_per_token + pairs * self.attention_flops_per_pair
+
+    def prefetch_flops(self, tokens: int, cached: int = 0) -> int:
+        """What is really computed for `prefill_flops`: of the last layer only K and V of each token."""
+        above = self.prefill_flops(tokens, cached) * (self.layers - 1) // self.layers
+        return above + tokens * self.kv_projection_flops_per_token
 
     def score_flops(self, candidates: int, history: int) -> int:
         """Score candidates against a cached history; each sees it and itself."""
@@ -46,7 +55,9 @@ def layer_cost(
     return Cost(
         dense_flops_per_token=layers * (projection + output),
         attention_flops_per_pair=layers * pair,
-        overtakes_at=2 * (projection + output) / pair,
+        kv_projection_flops_per_token=projection // 2,
+        layers=layers,
+        overtakes_at=(projection + output) / pair,
         kv_bytes_per_token=layers * heads * (qk_dim + v_dim) * element_bytes,
     )
 

@@ -21,8 +21,15 @@ class MultiTaskHead(nn.Module):
         self.item_norm = Norm(config.hidden_size, 1e-5)
         self.predict = SwishNormStack(config.hidden_size, HEAD_WIDTH, len(config.tasks))
 
-    def forward(self, rows: Tensor, item_tokens: Tensor, kernel: Kernel) -> Tensor:
-        """rows [m, D], item_tokens [m, D] -> logits [m, tasks], at least float32."""
+    def forward(
+        self, rows: Tensor, item_tokens: Tensor, kernel: Kernel, where: Tensor | None = None
+    ) -> Tensor:
+        """rows [m, D], item_tokens [m, D] -> logits [m, tasks], at least float32.
+
+        Args:
+            where: int64 [m], the item token of each row, when several rows share one; then item_tokens [i, D].
+        """
         item = self.item_norm(self.item(item_tokens, kernel))
+        item = item if where is None else item[where]
         logits: Tensor = self.predict(self.post_norm(rows) * item, kernel)
         return logits if logits.dtype.itemsize >= 4 else logits.float()
