@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -13,6 +14,7 @@ from relaygr.bench.machine import MatrixGflopsByRoute, MatrixProbe, RouteGflops,
 from relaygr.bench.naive import NaivePass
 from relaygr.bench.peers import PEER_PRESET, PEER_SOURCE, PeerComparison, compare
 from relaygr.bench.report import RankReport, RankRow
+from relaygr.bench.stock import StockJob, StockProcess
 from relaygr.bench.timing import Timing, Variant, round_robin
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.cpu import BlockedKernel
@@ -107,7 +109,8 @@ def bench_rank(spec: RankSpec, progress: Callable[[str], None] = lambda text: No
         choice = choose("cpu", dtype)
         probe = MatrixProbe(dtype)
         probe.measure(_RATE_REPEATS)
-        measured = _measure_dtype(spec, choice, progress)
+        with StockProcess(torch.get_num_threads()) as stock:
+            measured = _measure_dtype(spec, choice, stock, progress)
         # Once more: a machine that slowed down or sped up meanwhile shows in the median.
         probe.measure(_RATE_REPEATS)
         rates[dtype], reasons[dtype] = probe.rates(), choice.reason
@@ -124,7 +127,9 @@ def bench_rank(spec: RankSpec, progress: Callable[[str], None] = lambda text: No
     )
 
 
-def _measure_dtype(spec: RankSpec, choice: Choice, progress: Callable[[str], None]) -> list[_Measured]:
+def _measure_dtype(
+    spec: RankSpec, choice: Choice, stock: StockProcess, progress: Callable[[str], None]
+) -> list[_Measured]:
     model = random_ranker(spec.config, choice.dtype, spec.seed)
     measured = []
     for history in spec.histories:
@@ -132,12 +137,20 @@ def _measure_dtype(spec: RankSpec, choice: Choice, progress: Callable[[str], Non
             progress(f"{choice.dtype_name}: history {history}, candidates {candidates}")
             cell = Cell(model, choice.kernel, history, candidates, spec.seed)
             naive = NaivePass(model, history, candidates)
-            measured.append(_measure(cell, naive, choice.dtype_name, spec.repeats))
+            job = StockJob(
+                preset=spec.preset,
+                dtype=choice.dtype_name,
+                seed=spec.seed,
+                history=history,
+                candidates=candidates,
+            )
+            stock.run(job)  # builds model and mask
+            measured.append(_measure(cell, naive, partial(stock.run, job), choice.dtype_name, spec.repeats))
     return measured
 
 
 @torch.inference_mode()
-def _measure(cell: Cell, naive: NaivePass, dtype: str, repeats: int) -> _Measured:
+def _measure(cell: Cell, naive: NaivePass, stock: Callable[[], None], dtype: str, repeats: int) -> _Measured:
     start = time.perf_counter()
     wanted = naive(cell.row)
     naive_ms = (time.perf_counter() - start) * 1e3
@@ -152,11 +165,12 @@ def _measure(cell: Cell, naive: NaivePass, dtype: str, repeats: int) -> _Measure
     runs = int(min(max(_NAIVE_BUDGET_MS / naive_ms, min(2, repeats)), repeats))
     timings = round_robin(
         (
-            Variant("full", cell.full),
-            Variant("hit", cell.hit),
-            Variant("append", cell.append),
-            Variant("prefill", cell.prefill),
-            Variant("naive", lambda: naive(cell.row), runs),
+            Variant("full", cell.full, warm=True),
+            Variant("hit", cell.hit, warm=True),
+            Variant("append", cell.append, warm=True),
+            Variant("prefill", cell.prefill, warm=True),
+            Variant("naive", stock, runs),
+            Variant("naive_kept_heap", lambda: naive(cell.row), runs),
         ),
         repeats,
         _ROW_LIMIT_S,
@@ -168,8 +182,8 @@ def _measure(cell: Cell, naive: NaivePass, dtype: str, repeats: int) -> _Measure
 
 def _finish(spec: RankSpec, choice: Choice, item: _Measured, rate: RouteGflops) -> RankRow:
     assert isinstance(choice.kernel, BlockedKernel)
-    full, hit, append, prefill, naive = (
-        item.timings[name] for name in ("full", "hit", "append", "prefill", "naive")
+    full, hit, append, prefill, naive, kept = (
+        item.timings[name] for name in ("full", "hit", "append", "prefill", "naive", "naive_kept_heap")
     )
     price = cost(spec.config, choice.dtype.itemsize)
     gflops = price.prefill_flops(item.history) / prefill.median_ms / 1e6
@@ -183,6 +197,7 @@ def _finish(spec: RankSpec, choice: Choice, item: _Measured, rate: RouteGflops) 
         hit_ms=hit.median_ms,
         append_ms=append.median_ms,
         naive_ms=naive.median_ms,
+        naive_kept_heap_ms=kept.median_ms,
         prefill_ms=prefill.median_ms,
         full_min_ms=full.min_ms,
         hit_min_ms=hit.min_ms,

@@ -16,7 +16,8 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         hit_ms: candidates against a wholly cached history.
         append_ms: 16 events behind the cached rest, no candidates.
         prefill_ms: the history alone, nothing cached.
-        naive_ms: the dense pass over history and candidates.
+        naive_ms: the dense pass over history and candidates, in a process of its own, untuned.
+        naive_kept_heap_ms: the dense pass in this process, which keeps freed memory (`kernels.cpu.heap`).
         prefill_efficiency: the model's layer FLOPs of a prefill (hstu.md section 10) a second, over the best
             matrix rate of the dtype: model-FLOP utilisation.
         prefill_efficiency_torch_mm: the same over the rate of plain `torch.mm`.
@@ -35,6 +36,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
     hit_ms: float
     append_ms: float
     naive_ms: float
+    naive_kept_heap_ms: float
     prefill_ms: float
     full_min_ms: float
     hit_min_ms: float

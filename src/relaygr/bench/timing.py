@@ -11,11 +11,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One thing to time; `runs` = 0 means once every round."""
+    """One thing to time.
+
+    Attributes:
+        runs: samples to take; 0 means one every round.
+        warm: run it once untimed before each sample, so that the caches hold its own data and not the
+            variant's before it.
+    """
 
     name: str
     call: Callable[[], object]
     runs: int = 0
+    warm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ def round_robin(
             break
         for variant, samples in zip(variants, times, strict=True):
             if _due(turn, rounds, variant.runs or rounds):
+                if variant.warm:
+                    variant.call()
                 samples.append(time_ms(variant.call))
     return tuple(Timing(v.name, tuple(samples)) for v, samples in zip(variants, times, strict=True))
 

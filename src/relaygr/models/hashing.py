@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 
@@ -9,6 +10,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
+_GAMMA = 0x9E3779B97F4A7C15
 _MIX_1 = _signed(0xBF58476D1CE4E5B9)
 _MIX_2 = _signed(0x94D049BB133111EB)
 
@@ -18,17 +20,20 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def hash_rows(ids: Tensor, rows: int, seed: int) -> Tensor:
-    """Row in [0, rows) of each id.
+def hash_rows(ids: Tensor, rows: int, seeds: range) -> Tensor:
+    """Rows in [0, rows) of each id, by one independent hash a seed.
 
     Args:
-        ids: int64, any shape and any value.
+        ids: int64 [n], any values.
         rows: table size.
-        seed: a different seed is an independent hash.
+
+    Returns:
+        int64 [seeds, n].
 
     Source: the finaliser of SplitMix64 (Steele, Lea, Flood 2014).
     """
-    x = ids + _signed((seed * 0x9E3779B97F4A7C15 + 0x9E3779B97F4A7C15) % (1 << 64))
+    starts = torch.tensor([_signed((seed + 1) * _GAMMA % (1 << 64)) for seed in seeds])
+    x = ids + starts[:, None]
     x = (x ^ _shift_right(x, 30)) * _MIX_1
     x = (x ^ _shift_right(x, 27)) * _MIX_2
     x = x ^ _shift_right(x, 31)

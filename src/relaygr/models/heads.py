@@ -27,7 +27,7 @@ class MultiTaskHead(nn.Module):
         """rows [m, D], item_tokens [m, D] -> logits [m, tasks], at least float32.
 
         Args:
-            where: int64 [m], the item token of each row, when several rows share one; then item_tokens [i, D].
+            where: int64 [m], which of the item tokens [i, D] is each row's; None for one a row.
         """
         item = self.item_norm(self.item(item_tokens, kernel))
         item = item if where is None else item[where]

@@ -102,12 +102,12 @@ class HstuRanker(nn.Module):
         plan = kernel.plan(self.spec, segments, self.compute_dtype)
         candidate_ids = torch.cat([row.candidates for row in inputs])
         empty = self.tokens.position.new_zeros(0, self.config.hidden_size)
-        ids, where = candidate_ids, None
+        ids, shared = candidate_ids, None
         if self.training:
             # Negatives repeat within a batch; the candidates of a request hardly do.
-            ids, where = candidate_ids.unique(return_inverse=True)
+            ids, shared = torch.unique(candidate_ids, return_inverse=True)
         item_tokens = self.tokens.item(ids, kernel) if len(ids) else empty
-        of_candidates = item_tokens if where is None else item_tokens[where]
+        of_candidates = item_tokens if shared is None else item_tokens[shared]
         x = self._embed(inputs, plan.layout, of_candidates, kernel)
         ages = [self._ages(row) for row in inputs] if self.config.score_time_bias else None
         for layer in self.layers[:-1]:
@@ -120,7 +120,7 @@ class HstuRanker(nn.Module):
             return [x.new_zeros(0, len(self.config.tasks)) for _ in inputs]
         x = last(x, plan, kernel, ages)
         rows = torch.cat([x[where.candidates] for where in plan.layout.segments])
-        logits = self.head(rows, item_tokens, kernel, where)
+        logits = self.head(rows, item_tokens, kernel, shared)
         return list(logits.split([len(row.candidates) for row in inputs]))
 
     def _embed(

@@ -55,10 +55,8 @@ class ItemEmbedding(nn.Module):
 
     def lookup(self, ids: Tensor, seed: int = 0) -> Tensor:
         """int64 [n] -> [n, embedding_dim]."""
-        first = seed * self.hashes
-        looked_up: Tensor = self.table(hash_rows(ids, self.rows, first))
-        for i in range(1, self.hashes):
-            looked_up = looked_up + self.table(hash_rows(ids, self.rows, first + i))
+        seeds = range(seed * self.hashes, (seed + 1) * self.hashes)
+        looked_up: Tensor = self.table(hash_rows(ids, self.rows, seeds)).sum(0)
         return looked_up
 
     def forward(self, ids: Tensor, kernel: Kernel) -> Tensor:

@@ -93,7 +93,7 @@ class BlockedKernel(Kernel):
     ) -> Tensor:
         assert isinstance(plan, BlockedPlan)
         spec = plan.spec
-        out = v.new_zeros(v.shape)
+        out = v.new_empty(v.shape)  # every row lies in a block, and tiles cover whole blocks
         queries = torch.mul(
             q.transpose(0, 1), spec.alpha, out=q.new_empty(spec.heads, q.shape[0], spec.qk_dim)
         )
@@ -110,8 +110,10 @@ class BlockedKernel(Kernel):
                 # Whole aligned blocks: an activation's last bits differ between a vector and its scalar rest.
                 start = rows.candidates.start
                 mine = slice(start, start + round_up(segment.candidates, ROW_ALIGN))
-                score = (_wide(q[mine]) * k[mine]).sum(-1, keepdim=True).mul_(spec.alpha)
-                out[mine] += torch.nn.functional.silu(score).to(v.dtype) * v[mine]
+                score = (_wide(queries[:, mine]).transpose(0, 1) * k[mine]).sum(-1, keepdim=True)
+                out[mine].addcmul_(torch.nn.functional.silu(score).to(v.dtype), v[mine])
+        if not any(plan.history_tiles) and not any(plan.candidate_tiles):
+            out.zero_()
         return out.div_(spec.divisor)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -136,8 +138,7 @@ class BlockedKernel(Kernel):
             seen = self.route.attend(queries[:, tile.start : tile.stop], k, v, part.patches, part_bias)
             # More than one block adds up in fp32, whatever the model dtype.
             total = seen if total is None else _wide(total).add_(seen)
-        if total is not None:
-            out[tile.start : tile.stop] = total.transpose(0, 1)
+        out[tile.start : tile.stop] = 0 if total is None else total.transpose(0, 1)
 
     def _history_tiles(
         self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
