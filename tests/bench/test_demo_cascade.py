@@ -13,7 +13,7 @@ import torch
 
 from relaygr.bench.cascade import Cascade, Lap, Mode, Visit, replay
 from relaygr.bench.demo_engine import pick_threads
-from relaygr.bench.demo_stats import INJECTED, RETRIEVED, buckets, mode_stats, quality, recall
+from relaygr.bench.demo_stats import INJECTED, RETRIEVED, buckets, mode_stats, quality, recall, unbeaten
 from relaygr.bench.demo_visits import by_length, held_out_visits, previous_visit
 from relaygr.bench.retrieval import RetrievalSpec, Retriever, item_vectors
 from relaygr.config.settings import EngineConfig
@@ -131,7 +131,8 @@ def test_tables(laps: dict[Mode, list[Lap]], visits: list[Visit], retriever: Ret
     assert (inline.requests, inline.ready, inline.largest_difference) == (12, 0, 0)
     assert relay.rank_computed == 0 < relay.prefetch_computed == inline.rank_computed
     assert returning.prefetch_computed < relay.prefetch_computed
-    assert inline.rank_p50_ms <= inline.rank_p99_ms == max(lap.rank_ms for lap in laps[Mode.INLINE])
+    assert inline.rank_p50_ms <= inline.rank_p99_ms == inline.rank_max_ms
+    assert inline.rank_max_ms == max(lap.rank_ms for lap in laps[Mode.INLINE])
     rows = buckets(laps, visits)
     assert sum(row.modes[0].requests for row in rows) == 12
     assert all(a.high <= b.low for a, b in pairwise(rows))
@@ -141,6 +142,9 @@ def test_tables(laps: dict[Mode, list[Lap]], visits: list[Visit], retriever: Ret
     assert all(0 <= row.ndcg <= 1 and 0 <= row.hr <= 1 for row in orders)
     # A retrieved set can only contain less than the injected one.
     assert all(row.hr <= recall(visits, retriever) * 12 for row in by_set[RETRIEVED])
+    better = {row.order for row in by_set[INJECTED] if row.ndcg >= by_set[INJECTED][0].ndcg} - {"ranker"}
+    named = {name for name in unbeaten(orders) if INJECTED in name}
+    assert named == {f"{each} ({INJECTED})" for each in better}
     assert len(by_lengths := by_length(visits, 4)) == 4
     assert [len(v.history) for v in by_lengths] == sorted(len(v.history) for v in by_lengths)
 

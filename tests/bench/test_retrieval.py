@@ -40,15 +40,16 @@ def test_retrieval_equals_brute_force() -> None:
     rng = np.random.default_rng(0)
     known = catalogue(rng.integers(1, 6, 200).tolist())
     vectors = rng.standard_normal((200, 8)).astype(np.float32)
-    spec = RetrievalSpec(recent=4, half_life=2.0, wanted=10, overfetch=5, floor=3)
+    spec = RetrievalSpec(recent=4, half_life=2.0, wanted=10, again=2, overfetch=5, floor=3)
     retriever = Retriever(known, vectors, spec)
     history = np.array([12, 999, 50, 13, 14])  # 12 is too old, 999 unknown
     weights = np.array([2 ** (-2 / 2), 2 ** (-1 / 2), 1.0])
     mean = (weights[:, None] * vectors[[40, 3, 4]]).sum(0) / weights.sum()
     assert np.allclose(retriever.user_vector(history), mean, atol=1e-6)
     best = np.argsort(-(vectors @ mean), kind="stable")[:50]
-    kept = [int(known.items[i]) for i in best if known.counts[i] >= 3][:10]
-    assert retriever.retrieve(history).tolist() == kept
+    latest = [i for i in (14, 13, 50, 12) if known.counts_of(np.array([i]))[0] >= 3][:2]
+    ranked = [int(known.items[i]) for i in best if known.counts[i] >= 3]
+    assert retriever.retrieve(history).tolist() == list(dict.fromkeys(latest + ranked))[:10]
 
 
 def test_a_user_without_known_items_gets_valid_candidates() -> None:

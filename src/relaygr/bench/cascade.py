@@ -67,6 +67,8 @@ class Lap:
     Attributes:
         ready: the prefetch was done when ranking was called; false without one.
         rank_ms: from the rank call to its answer, waiting for an unfinished prefetch included.
+        rank_cpu_ms: processor time of the whole process meanwhile; far below `rank_ms` on one thread, the
+            process waited or was not run.
         prefetch_ms: from the trigger to the end of the prefetch, 0 without one.
         retrieval_ms: retrieval and filter.
         total_ms: from the arrival of the request to the scores, the modelled lead included.
@@ -77,6 +79,7 @@ class Lap:
     logits: npt.NDArray[np.float32]
     ready: bool
     rank_ms: float
+    rank_cpu_ms: float
     prefetch_ms: float
     retrieval_ms: float
     total_ms: float
@@ -114,15 +117,16 @@ class Cascade:
         candidates = shuffled(np.union1d(found, visit.injected), visit.time_s)
         request = RankRequest(visit.history, candidates, visit.time_s)
         ready = first is not None and first.ready
-        called = time.perf_counter()
+        called, cpu = time.perf_counter(), time.process_time()
         result = self._engine.rank(request)
-        answered = time.perf_counter()
+        answered, cpu = time.perf_counter(), time.process_time() - cpu
         ahead = first.join() if first is not None else None
         return Lap(
             candidates=candidates,
             logits=result.logits,
             ready=ready,
             rank_ms=(answered - called) * 1e3,
+            rank_cpu_ms=cpu * 1e3,
             prefetch_ms=(first.ended - arrival) * 1e3 if first is not None else 0.0,
             retrieval_ms=(retrieved - arrival) * 1e3,
             total_ms=(answered - arrival) * 1e3,

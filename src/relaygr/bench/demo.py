@@ -38,25 +38,26 @@ SYNTH = SynthSpec(
     length_sigma=0.5,
     max_length=4000,
     items=2000,
-    clusters=40,
+    clusters=20,
     taste=0.85,
     focus=0.9,
     repeat_rate=0.3,
 )
-# Small batches of short windows: more steps in the same time.
+# Short windows and few negatives: many positives, which is what a minute of training lacks.
 TRAIN = TrainConfig(
     batch_users=16,
-    cuts=8,
-    negatives=16,
+    cuts=32,
+    negatives=8,
     min_history=32,
     max_history=192,
     warmup_steps=20,
-    lr=3e-3,
+    lr=5e-3,
+    table_lr=0.1,
     eval_every_steps=100,
     eval_requests=100,
     patience=0,
 )
-DEFAULT_STEPS = 300
+DEFAULT_STEPS = 240
 _WARM_UP = 3
 
 Observe = Callable[[str, float, str], None]

@@ -7,15 +7,16 @@ from html import escape
 
 from relaygr.bench import demo_plots
 from relaygr.bench.demo_result import DemoReport, LatencySection
+from relaygr.bench.demo_stats import unbeaten
 from relaygr.core.units import format_bytes
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #ffffff; --text: #1c1f23; --soft: #5a626b; --line: #d5d9de;
-  --panel: #f5f6f8; --good: #1a7f37; }
+  --panel: #f5f6f8; }
 @media (prefers-color-scheme: dark) { :root { --back: #14171a; --text: #e4e7ea; --soft: #9aa4ae;
-  --line: #343a41; --panel: #1d2125; --good: #57c272; } }
+  --line: #343a41; --panel: #1d2125; } }
 * { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 62rem; background: var(--back);
+body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 66rem; background: var(--back);
   color: var(--text);  font: 16px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.2rem; margin: 2.2rem 0 .4rem; }
 h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
@@ -25,10 +26,11 @@ p { margin: .4rem 0; } .soft { color: var(--soft); font-size: .9rem; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem; }
 .card b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .7rem; border-bottom: 1px solid var(--line); text-align: right;
+table { border-collapse: collapse; font-size: .87rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .28rem .55rem; border-bottom: 1px solid var(--line); text-align: right;
   white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; } th:first-child, td:first-child { text-align: left; }
+th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
+  th:first-child, td:first-child { text-align: left; }
 td.word { text-align: left; white-space: normal; }
 code, pre { font: .85rem/1.5 ui-monospace, monospace; } pre { background: var(--panel); padding: .7rem .9rem;
   border: 1px solid var(--line); border-radius: .5rem; overflow-x: auto; }
@@ -71,7 +73,7 @@ def _cards(report: DemoReport, section: LatencySection) -> str:
         ("rank P50, inline", f"{inline.rank_p50_ms:.1f} ms"),
         ("rank P50, relay", f"{relay.rank_p50_ms:.1f} ms"),
         ("rank P50, returning user", f"{returning.rank_p50_ms:.1f} ms"),
-        ("prefix ready before rank", f"{relay.ready:.0%}, returning {returning.ready:.0%}"),
+        ("prefix ready, relay / returning", f"{relay.ready:.0%} / {returning.ready:.0%}"),
         ("largest logit difference", f"{max(relay.largest_difference, returning.largest_difference):.0e}"),
         ("history tokens in rank", f"{inline.rank_computed:,.0f} → {relay.rank_computed:,.0f}"),
     )
@@ -88,7 +90,8 @@ def _how(report: DemoReport) -> str:
         ("relay, returning", f"as relay, with the prefix of the previous visit still cached. {_VISIT}"),
     )
     real = (
-        "the prefetch thread; exact inner-product retrieval and a popularity filter over "
+        f"the prefetch thread; up to {cascade.again} of the user's latest items, exact inner-product "
+        "retrieval and a popularity filter over "
         f"{cascade.catalogue_items:,} item vectors of {cascade.vector_size} numbers "
         f"({cascade.retrieval_ms_p50:.2f} ms P50, finds {cascade.recall:.0%} of the next items); "
         f"ranking of about {cascade.candidates_p50:.0f} candidates."
@@ -114,8 +117,8 @@ def _latency(section: LatencySection) -> str:
         f"prefetch.{random}</p>"
     )
     head = (
-        "mode", "P50 ms", "P99 ms", "mean ms", "total P50 ms", "total P99 ms", "prefetch P50 ms", "READY",
-        "tokens in rank", "tokens ahead", "largest difference", "top 10 same",
+        "mode", "P50 ms", "P99 ms", "mean ms", "slowest ms (CPU)", "total P50 ms", "total P99 ms",
+        "prefetch P50 ms", "READY", "tokens in rank", "tokens ahead", "largest difference", "top 10 same",
     )  # fmt: skip
     rows = [
         (
@@ -123,6 +126,7 @@ def _latency(section: LatencySection) -> str:
             f"{each.rank_p50_ms:.1f}",
             f"{each.rank_p99_ms:.1f}",
             f"{each.rank_mean_ms:.1f}",
+            f"{each.rank_max_ms:,.0f} ({each.rank_max_cpu_ms:,.0f})",
             f"{each.total_p50_ms:.1f}",
             f"{each.total_p99_ms:.1f}",
             f"{each.prefetch_p50_ms:.1f}" if each.prefetch_p50_ms else "–",
@@ -172,9 +176,17 @@ def _quality(report: DemoReport) -> str:
         "<b>Positives injected</b>: the true next items are added to what retrieval found. "
         "<b>Retrieved only</b>: they are not, and a missed item counts as a miss.</p>"
         + trained
+        + _verdict(report)
         + _table(("candidates", "order", "requests", "NDCG@10", "HR@10"), rows)
         + _plot(lambda: demo_plots.quality_svg(report.quality))
     )
+
+
+def _verdict(report: DemoReport) -> str:
+    lost = unbeaten(report.quality)
+    if not lost:
+        return "<p>The ranker beats every other order in NDCG@10.</p>"
+    return f"<p><b>The ranker does not beat:</b> {escape(', '.join(lost))}.</p>"
 
 
 def _where(report: DemoReport) -> str:

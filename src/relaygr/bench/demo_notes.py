@@ -55,6 +55,7 @@ def cascade_note(
         catalogue_items=len(retriever.catalogue),
         vector_size=retriever.vectors.shape[1],
         wanted=found.wanted,
+        again=found.again,
         overfetch=found.overfetch,
         floor=found.floor,
         candidates_p50=float(np.median([len(lap.candidates) for lap in laps])),

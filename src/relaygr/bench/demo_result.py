@@ -57,6 +57,7 @@ class CascadeNote(msgspec.Struct, frozen=True, kw_only=True):
         lead_ms: modelled upstream work, a plain wait; everything else is real.
         retrieval_ms_p50: real retrieval and filter.
         candidates_p50: candidates of a request, injected ones included.
+        wanted, again: candidates retrieved, and how many of them at most are the user's own latest items.
         recall: share of the true next items that retrieval found.
     """
 
@@ -65,6 +66,7 @@ class CascadeNote(msgspec.Struct, frozen=True, kw_only=True):
     catalogue_items: int
     vector_size: int
     wanted: int
+    again: int
     overfetch: int
     floor: int
     candidates_p50: float
@@ -77,6 +79,7 @@ class ModeStats(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         mode: inline, relay, or relay, returning.
         rank_p50_ms, rank_p99_ms, rank_mean_ms: of the rank call, waiting for an unfinished prefetch included.
+        rank_max_ms, rank_max_cpu_ms: of the slowest rank call, and the processor time the process got in it.
         total_p50_ms, total_p99_ms: from the arrival of the request, the modelled lead included.
         prefetch_p50_ms: of the prefetch, 0 for inline.
         ready: share of requests whose prefetch was done when rank was called.
@@ -90,6 +93,8 @@ class ModeStats(msgspec.Struct, frozen=True, kw_only=True):
     rank_p50_ms: float
     rank_p99_ms: float
     rank_mean_ms: float
+    rank_max_ms: float
+    rank_max_cpu_ms: float
     total_p50_ms: float
     total_p99_ms: float
     prefetch_p50_ms: float

@@ -44,6 +44,7 @@ def buckets(laps: dict[Mode, list[Lap]], visits: Sequence[Visit]) -> tuple[Bucke
 def _stats(mode: Mode, laps: Sequence[Lap], inline: Sequence[Lap]) -> ModeStats:
     rank = np.array([lap.rank_ms for lap in laps])
     total = np.array([lap.total_ms for lap in laps])
+    worst = max(laps, key=lambda lap: lap.rank_ms)
     pairs = list(zip(laps, inline, strict=True))
     assert all(np.array_equal(lap.candidates, base.candidates) for lap, base in pairs), "candidates"
     return ModeStats(
@@ -52,6 +53,8 @@ def _stats(mode: Mode, laps: Sequence[Lap], inline: Sequence[Lap]) -> ModeStats:
         rank_p50_ms=percentile(rank, 50),
         rank_p99_ms=percentile(rank, 99),
         rank_mean_ms=float(rank.mean()),
+        rank_max_ms=worst.rank_ms,
+        rank_max_cpu_ms=worst.rank_cpu_ms,
         total_p50_ms=percentile(total, 50),
         total_p99_ms=percentile(total, 99),
         prefetch_p50_ms=percentile(np.array([lap.prefetch_ms for lap in laps]), 50),
@@ -101,6 +104,16 @@ def quality(visits: Sequence[Visit], laps: Sequence[Lap], retriever: Retriever) 
             hr=float(np.mean([pair[1] for pair in pairs])),
         )
         for (candidates, order), pairs in sorted(values.items(), key=lambda item: item[0][0])
+    )
+
+
+def unbeaten(rows: Sequence[Quality]) -> tuple[str, ...]:
+    """What the ranker does not beat in NDCG@10, as "order (candidates)"."""
+    ranker = {row.candidates: row.ndcg for row in rows if row.order == ORDERS[0]}
+    return tuple(
+        f"{row.order} ({row.candidates})"
+        for row in rows
+        if row.order != ORDERS[0] and row.ndcg >= ranker.get(row.candidates, 0.0)
     )
 
 

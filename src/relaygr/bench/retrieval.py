@@ -1,4 +1,4 @@
-"""The step in front of ranking: exact inner-product retrieval over item vectors, then a filter."""
+"""The step in front of ranking: recent items, exact inner-product retrieval, and a filter."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ class RetrievalSpec:
         recent: the user vector is a mean over this many latest events.
         half_life: events after which an event counts half.
         wanted: candidates to return.
+        again: so many of the user's latest distinct items are candidates too. Without them a repeat among
+            injected positives would stand out, and the order by recency look better than it is.
         overfetch: so many times `wanted` items are retrieved before the filter.
         floor: items with fewer events in the catalogue are filtered out.
     """
@@ -34,6 +36,7 @@ class RetrievalSpec:
     recent: int = 50
     half_life: float = 20.0
     wanted: int = 128
+    again: int = 32
     overfetch: int = 4
     floor: int = 2
 
@@ -67,11 +70,17 @@ class Retriever:
         return mean
 
     def retrieve(self, items: Int64s) -> Int64s:
-        """Candidates for a user with this history, best first: top-k, then the popularity floor."""
+        """Distinct candidates of at least the popularity floor: the user's latest, then by inner product."""
         scores = self.vectors @ self.user_vector(items)
         best = top_k(scores, self.spec.wanted * self.spec.overfetch)
-        kept = best[self._popular[best]][: self.spec.wanted]
-        return self.catalogue.items[kept]
+        found = np.concatenate([self._latest(items), self.catalogue.items[best[self._popular[best]]]])
+        _, first = np.unique(found, return_index=True)
+        return found[np.sort(first)][: self.spec.wanted]
+
+    def _latest(self, items: Int64s) -> Int64s:
+        kept = items[self.catalogue.counts_of(items) >= self.spec.floor][::-1]
+        _, first = np.unique(kept, return_index=True)
+        return kept[np.sort(first)][: self.spec.again]
 
 
 def top_k(scores: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:

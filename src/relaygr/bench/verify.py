@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -152,7 +153,9 @@ def _ignore(step: str, done: int, total: int) -> None:
 
 def _engines(model: Path, options: VerifyOptions) -> Engines:
     choice = choose("auto", options.dtype)
-    ranker = load_ranker(model, choice.dtype)
+    # Read once: a training run may replace the files meanwhile.
+    single = load_ranker(model, torch.float32)
+    ranker = single if choice.dtype == torch.float32 else deepcopy(single).cast(choice.dtype)
     model_fp, config = fingerprint(model), ranker.config
 
     def engine(users: int, microbatch: int) -> Engine:
@@ -167,8 +170,8 @@ def _engines(model: Path, options: VerifyOptions) -> Engines:
         main=engine(GROUP_USERS + 1, EngineConfig().microbatch),
         micro=engine(2, MICROBATCH),
         small=engine(0, EngineConfig().microbatch),
-        dense32=load_ranker(model, torch.float32),
-        dense64=load_ranker(model, torch.float64),
+        dense32=single,
+        dense64=deepcopy(single).cast(torch.float64),
         dense_tokens=max(min(per_head, config.max_history), 1),
     )
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from relaygr.bench.demo import SYNTH, DemoSpec, run_demo, train_settings
 from relaygr.bench.demo_html import demo_html
 from relaygr.bench.demo_result import DemoReport, LatencySection, ModeStats, Quality
+from relaygr.bench.demo_stats import unbeaten
 
 
 def demo(
@@ -116,6 +117,9 @@ def _print(console: Console, report: DemoReport) -> None:
         console.print(_latency_table(section))
         console.print(_bucket_table(section))
     console.print(_quality_table(report.quality))
+    lost = unbeaten(report.quality)
+    if lost:
+        console.print(f"The ranker does not beat: {', '.join(lost)}.", style="yellow", highlight=False)
     cascade, machine = report.cascade, report.machine
     console.print(
         f"Real: prefetch thread, retrieval ({cascade.retrieval_ms_p50:.2f} ms over "
@@ -138,12 +142,21 @@ def _latency_table(section: LatencySection) -> Table:
     title = f"rank latency, {section.model} ({section.weights} weights), {section.dtype}"
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
-    for name in ("P50", "P99", "mean", "total", "tokens", "ahead", "READY", "differ", "top10"):
+    for name in ("P50", "P99", "mean", "max", "total", "tokens", "ahead", "READY", "differ", "top10"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in section.modes:
         table.add_row(
             row.mode.replace("relay, ", ""),
-            *(_ms(ms) for ms in (row.rank_p50_ms, row.rank_p99_ms, row.rank_mean_ms, row.total_p50_ms)),
+            *(
+                _ms(ms)
+                for ms in (
+                    row.rank_p50_ms,
+                    row.rank_p99_ms,
+                    row.rank_mean_ms,
+                    row.rank_max_ms,
+                    row.total_p50_ms,
+                )
+            ),
             f"{row.rank_computed:,.0f}",
             f"{row.prefetch_computed:,.0f}",
             f"{row.ready:.0%}" if row.prefetch_p50_ms else "-",
