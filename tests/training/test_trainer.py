@@ -20,7 +20,8 @@ from relaygr.data.dataset import Events
 from relaygr.kernels.reference import ReferenceKernel
 from relaygr.models.weights import load_ranker
 from relaygr.training.checkpoint import STATE_FILE
-from relaygr.training.ranker import Progress, RankerTrainer, ranker_config
+from relaygr.training.initial import ranker_config
+from relaygr.training.ranker import Progress, RankerTrainer
 from relaygr.training.report import REPORT_FILE, TrainReport
 
 

@@ -61,6 +61,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         negatives: sampled items scored against the positives of each cut.
         min_history, max_history: events of a window, drawn uniformly.
         lr, table_lr: of the dense weights and of the item table.
+        scaling_seqlen: the attention divisor that the model gets, instead of its preset's.
+        score_time_bias: give the model a score bias by the age of a history token at query time.
         warmup_steps: steps over which `lr` rises from 0.
         clip_norm: limit on the norm of the gradient.
         eval_every_steps, eval_requests: how often, and on how many validation requests, quality is measured.
@@ -82,6 +84,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "negatives": Range(1, 65536),
         "min_history": Range(1, 65536),
         "max_history": Range(2, 65536),
+        "scaling_seqlen": Range(1, 1_048_576),
         "eval_every_steps": Range(1, 1_000_000),
         "eval_requests": Range(1, 1_000_000),
         "patience": Range(0, 1000),
@@ -93,17 +96,19 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     batch_users: int = 32
     batch_rows: int = 8192
     cuts: int = 16
-    lr: float = 1e-3
-    table_lr: float = 0.05
+    lr: float = 6e-3
+    table_lr: float = 0.1
     weight_decay: float = 0.01
     warmup_steps: int = 50
     clip_norm: float = 1.0
     negatives: int = 48
     min_history: int = 64
     max_history: int = 512
-    eval_every_steps: int = 100
-    eval_requests: int = 1000
-    patience: int = 3
+    scaling_seqlen: int = 8
+    score_time_bias: bool = True
+    eval_every_steps: int = 200
+    eval_requests: int = 500
+    patience: int = 4
     seed: int = 0
 
 

@@ -13,7 +13,8 @@ from relaygr.data.dataset import Events, Int64s
 from relaygr.models.ranker import RowInput
 from relaygr.training.catalogue import Catalogue
 from relaygr.training.cuts import Groups, Window, draw_window
-from relaygr.training.negatives import draw_negatives
+from relaygr.training.metrics import Bools, Floats
+from relaygr.training.negatives import draw_negatives, log_expected
 
 MOST_POSITIVES = 4  # of one group in one step; the others are left to another draw
 
@@ -50,6 +51,7 @@ class Batch:
         actions: int64 [p], action bits of the positives.
         negative: int64 [cuts, N], candidate indices.
         usable: bool [cuts, N], false where a negative is in fact a positive.
+        log_expected: float32 [candidates], how often the sampler draws each candidate for its cut.
         tokens: history rows of the batch.
     """
 
@@ -60,6 +62,7 @@ class Batch:
     actions: Tensor
     negative: Tensor
     usable: Tensor
+    log_expected: Tensor
     tokens: int
 
 
@@ -95,12 +98,14 @@ class BatchSource:
             np.sort(start + rng.permutation(stop - start)[:MOST_POSITIVES])
             for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         ]
-        candidates, usable, positive, cut = [], [], [], []
+        candidates, usable, positive, cut, logs = [], [], [], [], []
         cursor = 0
         for i, places in enumerate(chosen):
             mine = self._items[places]
             group = self._items[starts[i] : stops[i]]
-            candidates += [mine, negatives[i]]
+            ids = np.concatenate([mine, negatives[i]])
+            candidates.append(ids)
+            logs.append(log_expected(self.catalogue, past, int(visible[i]), ids, spec.negatives))
             usable.append(~np.isin(negatives[i], group))
             positive.append(cursor + np.arange(len(mine)))
             cut.append(np.full(len(mine), i))
@@ -120,6 +125,7 @@ class BatchSource:
         return _Part(
             row, np.concatenate(positive), np.concatenate(cut), taken, self._actions[taken], negative,
             np.stack(usable),
+            np.concatenate(logs),
         )  # fmt: skip
 
 
@@ -133,7 +139,8 @@ class _Part:
     taken: Int64s
     actions: Int64s
     negative: Int64s
-    usable: Int64s
+    usable: Bools
+    log_expected: Floats
 
 
 def _join(parts: Sequence[_Part]) -> Batch:
@@ -153,5 +160,6 @@ def _join(parts: Sequence[_Part]) -> Batch:
             np.concatenate([part.negative + first for part, first in zip(parts, candidates, strict=False)])
         ),
         usable=torch.from_numpy(np.concatenate([part.usable for part in parts])),
+        log_expected=torch.from_numpy(np.concatenate([part.log_expected for part in parts])).float(),
         tokens=sum(part.row.tokens for part in parts),
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import torch
 
 from relaygr.config.settings import TrainConfig
@@ -17,20 +16,23 @@ from relaygr.core.errors import BackendError, ConfigError
 from relaygr.data.dataset import Events
 from relaygr.data.split import evaluation_requests, temporal_split
 from relaygr.kernels.interface import Kernel
-from relaygr.kernels.reference import ReferenceKernel
 from relaygr.models.config import HstuConfig
 from relaygr.models.ranker import HstuRanker
 from relaygr.models.weights import fingerprint, save_ranker
+from relaygr.training.attention import TrainingKernel
 from relaygr.training.batch import BatchSource, BatchSpec
 from relaygr.training.candidates import CandidateSource
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.checkpoint import Evaluation, RunIdentity, RunState, load_state, save_state
 from relaygr.training.cuts import training_groups
 from relaygr.training.evaluate import replay
+from relaygr.training.initial import ranker_config, start_from_matching
 from relaygr.training.loss import ranking_loss
 from relaygr.training.optimizer import Optimizers, lr_share
 from relaygr.training.report import Stopped, TrainReport, write_report
 from relaygr.training.scoring import RankerScorer
+
+__all__ = ["Observe", "Progress", "RankerTrainer", "ranker_config"]
 
 log = logging.getLogger("relaygr.training")
 
@@ -53,35 +55,15 @@ class Progress:
 Observe = Callable[[Progress], None]
 
 
-def ranker_config(
-    base: HstuConfig, events: Events, train: TrainConfig, max_seq_len: int | None = None
-) -> HstuConfig:
-    """`base` for a dataset: its action bits are the tasks, its first bit ranks.
-
-    Positions past the longest training window would keep their random rows, so they share the last one.
-
-    Raises:
-        ConfigError: a value of the result is out of range.
-    """
-    length = base.max_seq_len if max_seq_len is None else max_seq_len
-    return msgspec.structs.replace(
-        base,
-        action_bits=events.meta.actions,
-        tasks=events.meta.actions,
-        max_seq_len=length,
-        position_buckets=min(base.position_buckets, train.max_history, length),
-    )
-
-
 class RankerTrainer:
     """One run, from scratch or continued.
 
-    The item with the best validation is in `out` at any time, the state of the run in `out/training.pt`;
+    The weights with the best validation are in `out` at any time, the state of the run in `out/training.pt`;
     both are there before the first step, so a run can be killed whenever.
 
     Args:
         config: as `ranker_config` gives it.
-        kernel: used for validation; training runs on the reference kernel, under autograd.
+        kernel: used for validation; training steps have their own.
         resume: continue the run in `out`; otherwise an older model there is replaced.
 
     Raises:
@@ -124,10 +106,11 @@ class RankerTrainer:
         self.identity = RunIdentity.of(events, config, train)
         torch.manual_seed(train.seed)
         self.model = HstuRanker(config)
+        start_from_matching(self.model, len(self.catalogue))
         self.optimizers = Optimizers(self.model, train.lr, train.table_lr, train.weight_decay)
         self.state = RunState()
         self._clock = clock or MonotonicClock()
-        self._reference = ReferenceKernel()
+        self._autograd = TrainingKernel()
         if resume:
             self.state, weights, optimizers = load_state(out, self.identity)
             self.model.load_state_dict(weights)
@@ -161,7 +144,7 @@ class RankerTrainer:
     def _step(self) -> None:
         state = self.state
         batch = self.batches.batch(state.step)
-        loss = ranking_loss(torch.cat(self.model(batch.rows, self._reference)), batch)
+        loss = ranking_loss(torch.cat(self.model(batch.rows, self._autograd)), batch)
         value = float(loss.detach())
         if not math.isfinite(value):
             raise BackendError(f"loss at step {state.step} is {value}; a lower train.lr may help")
