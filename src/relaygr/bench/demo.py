@@ -85,7 +85,7 @@ class DemoSpec:
     preset: str = "hstu-tiny"
     dtype: Literal["fp32", "bf16", "auto"] = "fp32"
     requests: int = 200
-    lead_ms: float = 30.0
+    lead_ms: float = 80.0
     history: int = 0
     large_preset: str = "hstu-small"
     large_requests: int = 24

@@ -32,7 +32,7 @@ def demo(
     seed: int = 0,
     history: int = 0,
     model: Path | None = None,
-    lead_ms: float = 30.0,
+    lead_ms: float = 80.0,
     large_preset: str = "hstu-small",
     large_requests: int = 24,
 ) -> None:

@@ -95,8 +95,11 @@ class Engine:
         settings = config or EngineConfig()
         serve_with_threads(settings.threads)
         choice = choose(settings.kernel, settings.dtype, settings.bitwise)
+        before = fingerprint(folder)
         model = load_ranker(folder, choice.dtype)
-        return cls(model, fingerprint(folder), choice, settings, clock)
+        if fingerprint(folder) != before:
+            raise ConfigError(str(folder), "changed while it was read; load it again")
+        return cls(model, before, choice, settings, clock)
 
     @property
     def model_config(self) -> HstuConfig:

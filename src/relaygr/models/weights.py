@@ -81,9 +81,16 @@ def load_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> HstuRanker:
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """BLAKE2b-128 of the configuration and weight files: other bytes, other key space."""
+    """BLAKE2b-128 of the configuration and weight files: other bytes, other key space.
+
+    Raises:
+        ConfigError: a file cannot be read.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name in (CONFIG_FILE, WEIGHTS_FILE):
-        data = (folder / name).read_bytes()
+        try:
+            data = (folder / name).read_bytes()
+        except OSError as error:
+            raise ConfigError(str(folder / name), f"cannot be read: {error.strerror}") from error
         digest.update(len(data).to_bytes(8, "little") + data)
     return Fingerprint(digest.digest())
