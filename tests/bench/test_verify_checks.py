@@ -193,3 +193,13 @@ def test_bad_options(events: Events, arguments: dict[str, int], words: str) -> N
     given = {"users": 4, "candidates": 16, "seed": 0, **arguments}
     with pytest.raises(ConfigError, match=words):
         sample_cases(events, CONFIG, **given)
+
+
+def test_fixed_row_tiles_give_equal_bits(model: Callable[..., Path], events: Events) -> None:
+    """H2 on a whole model: every way of serving, bit for bit."""
+    report = verify(model(), events, VerifyOptions(users=4, candidates=16, bitwise=True))
+    assert report.ok, [check.problems for check in report.checks]
+    *paths, dense = report.checks
+    assert dense.name == "dense fp64"
+    assert [check.largest for check in paths] == [0.0] * len(paths)
+    assert [check.same_order for check in paths] == [check.comparisons for check in paths]

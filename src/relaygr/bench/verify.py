@@ -45,6 +45,7 @@ class VerifyOptions:
         candidates: of each request.
         max_history: events used before each cut; 0 uses all, of which the model sees its window.
         threads: of the matrix products; 0 leaves torch's number.
+        bitwise: serve with fixed row tiles, and accept equal bits only.
     """
 
     users: int = 32
@@ -53,6 +54,7 @@ class VerifyOptions:
     seed: int = 0
     max_history: int = 0
     threads: int = 1
+    bitwise: bool = False
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +84,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     median: float
     seed: int
     threads: int
+    bitwise: bool
     largest_logit: float
     dense_rounding: float
     edit_effect: float
@@ -138,6 +141,7 @@ def verify(
         median=float(np.median([full.tokens for full in fulls])),
         seed=options.seed,
         threads=torch.get_num_threads(),
+        bitwise=options.bitwise,
         largest_logit=max(float(np.abs(full.logits).max()) for full in fulls),
         dense_rounding=checks.rounding,
         edit_effect=checks.edit_effect,
@@ -152,7 +156,7 @@ def _ignore(step: str, done: int, total: int) -> None:
 
 
 def _engines(model: Path, options: VerifyOptions) -> Engines:
-    choice = choose("auto", options.dtype)
+    choice = choose("auto", options.dtype, options.bitwise)
     # Read once: a training run may replace the files meanwhile.
     single = load_ranker(model, torch.float32)
     ranker = single if choice.dtype == torch.float32 else deepcopy(single).cast(choice.dtype)
@@ -160,7 +164,10 @@ def _engines(model: Path, options: VerifyOptions) -> Engines:
 
     def engine(users: int, microbatch: int) -> Engine:
         settings = EngineConfig(
-            device_bytes=_pool_bytes(config, choice.dtype, users), microbatch=microbatch, dtype=options.dtype
+            device_bytes=_pool_bytes(config, choice.dtype, users),
+            microbatch=microbatch,
+            dtype=options.dtype,
+            bitwise=options.bitwise,
         )
         return Engine(ranker, model_fp, choice, settings)
 

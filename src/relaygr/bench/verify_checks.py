@@ -57,6 +57,8 @@ class Checks:
         self._main, self._micro, self._small = map(Probe, (engines.main, engines.micro, engines.small))
         exact = engines.main.choice.dtype_name == "fp32"
         paths = FP32_TOLERANCE if exact else BF16_PATH_TOLERANCE
+        if engines.main.config.bitwise:
+            paths = 0.0
         dense = FP32_TOLERANCE if exact else BF16_REFERENCE_TOLERANCE
         self.cached = Tally("cached", "prefetched, then ranked, against one full pass", paths)
         self.twins = Tally("duplicates", "equal candidates of one request score alike", paths)

@@ -71,7 +71,7 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 class Tally:
     """Collects one check.
 
-    `factor` times max(1, largest |logit| of the request) is the tolerance.
+    `factor` times max(1, largest |logit| of the request) is the tolerance; 0 asks for equal bits.
     """
 
     name: str
@@ -100,8 +100,9 @@ class Tally:
         tolerance = self.factor * max(1.0, float(np.abs(wanted).max(initial=0.0)))
         difference = float(np.abs(wanted.astype(np.float64) - got).max(initial=0.0))
         self.largest = max(self.largest, difference)
-        if difference / tolerance >= self.used:
-            self.used, self.tolerance = difference / tolerance, tolerance
+        used = difference / tolerance if tolerance else float(difference > 0)
+        if used >= self.used:
+            self.used, self.tolerance = used, tolerance
         if not difference <= tolerance:
             self.fail(f"{who}: scores differ by {difference:.3g}, tolerance {tolerance:.3g}")
         before, after = ranking(wanted), ranking(got)

@@ -26,6 +26,7 @@ def verify_command(
     seed: int = 0,
     max_history: int = 0,
     threads: int = 1,
+    bitwise: bool = False,
     json: Path | None = None,
 ) -> int:
     """Check that every way of serving a request gives the same scores; exit status 1 if not.
@@ -46,11 +47,13 @@ def verify_command(
         Use only this many events before each cut; 0 uses all.
     threads: int
         Of the matrix products; 0 takes what torch takes. One is not slowed down by other programs.
+    bitwise: bool
+        Serve with fixed row tiles and accept equal bits only.
     json: Path | None
         Write the verdict to this file too.
     """
     dataset = open_events(events)
-    options = VerifyOptions(users, candidates, dtype, seed, max_history, threads)
+    options = VerifyOptions(users, candidates, dtype, seed, max_history, threads, bitwise)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("loading", total=None)
@@ -68,7 +71,8 @@ def verify_command(
 
 
 def _print(console: Console, report: VerifyReport) -> None:
-    title = escape(f"{report.model} on {report.events}, {report.dtype}")
+    tiles = ", fixed row tiles" if report.bitwise else ""
+    title = escape(f"{report.model} on {report.events}, {report.dtype}{tiles}")
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("check", no_wrap=True)
     for name in ("pairs", "differ", "allowed", "reused", "computed", "order", "top 10"):

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize
 
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
@@ -26,7 +27,7 @@ def save_ranker(model: HstuRanker, folder: Path) -> Fingerprint:
     state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
     weights, config = folder / WEIGHTS_FILE, folder / CONFIG_FILE
     temporary = weights.with_suffix(".tmp")
-    save_file(state, str(temporary))
+    temporary.write_bytes(serialize(state))
     os.replace(temporary, weights)
     temporary = config.with_suffix(".tmp")
     temporary.write_bytes(msgspec.json.format(msgspec.json.encode(model.config), indent=2) + b"\n")
