@@ -127,4 +127,4 @@ def test_scores_never_depend_on_the_past(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_scores_never_depend_on_a_long_past(seed: int) -> None:
     life = live(seed, 1000)
-    assert life.engine.cache_stats().evictions > 50
+    assert life.engine.cache_stats().evictions > 10  # the pool was under pressure
