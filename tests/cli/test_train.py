@@ -71,6 +71,11 @@ def test_evaluation_prints_and_writes(
     assert {one["scorer"] for one in report["estimates"]} == {"model", "popularity", "recency"}
 
 
+def test_bad_length_is_one_line(events: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("train", "ranker", "--events", events, "--out", tmp_path, "--max-seq-len", 0) == 2
+    assert "model.max_seq_len: 0" in capsys.readouterr().err
+
+
 def test_unknown_setting_is_one_line(
     events: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
 from relaygr.models.weights import fingerprint, load_ranker
+from relaygr.training.evaluate import Estimate
 from relaygr.training.metrics import METRICS
 from relaygr.training.offline import EvalOptions, EvalReport, Part, evaluate_ranker
 
@@ -95,21 +96,14 @@ def _bar() -> Progress:
 def _print(report: EvalReport, console: Console) -> None:
     kind = "all training items" if report.options.candidates == "full" else "sampled candidates"
     for over in ("requests", "users"):
-        table = Table("", *METRICS, title=escape(f"{report.data}: mean over {over}, {kind}"))
-        rows = dict.fromkeys((one.scorer, one.minus) for one in report.estimates)
-        for scorer, minus in sorted(rows, key=lambda row: row[1] != ""):
-            cells = [
-                f"{one.mean:+.4f}" if minus else f"{one.mean:.4f}"
-                for one in report.estimates
-                if (one.scorer, one.minus, one.over) == (scorer, minus, over)
-            ]
-            ranges = [
-                f" [{one.low:.4f}, {one.high:.4f}]"
-                for one in report.estimates
-                if (one.scorer, one.minus, one.over) == (scorer, minus, over)
-            ]
-            label = f"{scorer} - {minus}" if minus else scorer
-            table.add_row(label, *(escape(c + r) for c, r in zip(cells, ranges, strict=True)))
+        title = escape(f"{report.data}, {report.options.part}: mean over {over}, {kind}")
+        table = Table("", *METRICS, title=title, box=None, pad_edge=False)
+        rows: dict[tuple[str, str], list[str]] = {}
+        for one in report.estimates:
+            if one.over == over:
+                rows.setdefault((one.scorer, one.minus), []).append(_cell(one))
+        for (scorer, minus), cells in sorted(rows.items(), key=lambda row: row[0][1] != ""):
+            table.add_row(f"{scorer} - {minus}" if minus else scorer, *cells)
         console.print(table)
     console.print(
         f"{report.requests:,} requests of {report.users:,} users in {report.seconds:.1f} s; "
@@ -119,3 +113,9 @@ def _print(report: EvalReport, console: Console) -> None:
     )
     if report.negatives_mix:
         console.print(f"negatives: {report.options.negatives}; {report.negatives_mix}", soft_wrap=True)
+
+
+def _cell(one: Estimate) -> str:
+    mean = f"{one.mean:+.3f}" if one.minus else f"{one.mean:.3f}"
+    # Without leading zeros three intervals fit into 80 columns.
+    return escape(f"{mean} [{one.low:.3f}, {one.high:.3f}]".replace("0.", "."))

@@ -48,7 +48,7 @@ def ranker(
     preset: str
         Size of the model.
     max_seq_len: int | None
-        Longest history of the model, by default the preset's.
+        Longest history of the model; by default no longer than what it is trained on, `train.max_history`.
     max_minutes: float | None
         Wall-clock limit; short for `--set train.max_minutes=`.
     max_steps: int | None
@@ -66,7 +66,10 @@ def ranker(
     overrides = [*set, *(f"train.{name}={value}" for name, value in short.items() if value is not None)]
     settings = load_config(config, os.environ, overrides).train
     dataset = open_events(events)
-    model = ranker_config(preset_config(preset), dataset, settings, max_seq_len)
+    base = preset_config(preset)
+    # A model ranks worse with histories longer than any it was trained on.
+    length = min(base.max_seq_len, settings.max_history) if max_seq_len is None else max_seq_len
+    model = ranker_config(base, dataset, settings, length)
     kernel = choose("cpu", "fp32").kernel
     trainer = RankerTrainer(dataset, out, model, settings, kernel, resume)
     with _bar() as bar:

@@ -37,7 +37,6 @@ __all__ = ["Observe", "Progress", "RankerTrainer", "ranker_config"]
 log = logging.getLogger("relaygr.training")
 
 VALID_NEGATIVES = 100
-VALID_HISTORY = 1024  # events seen in validation while training; the evaluation command sees all
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +183,7 @@ class RankerTrainer:
     def _evaluate(self) -> None:
         state = self.state
         source = CandidateSource("sampled", self.catalogue, VALID_NEGATIVES, self.train.seed)
-        scorer = RankerScorer(self.model.eval(), self.kernel, VALID_HISTORY)
+        scorer = RankerScorer(self.model.eval(), self.kernel)
         outcome = replay(self.events, self.requests, source, scorer)
         self.model.train()
         latest = Evaluation(
