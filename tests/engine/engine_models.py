@@ -82,7 +82,7 @@ def history(user: str, count: int, seed: int, **kwargs: Any) -> UserHistory:
 def dense_logits(engine: Engine, request: RankRequest) -> np.ndarray:
     """Logits of one request by the reference kernel, whole row, no cache."""
     user, shape = request.history, engine.model_config
-    stride = anchor_stride(shape.max_history, engine.config.anchor_stride, PAGE_TOKENS)
+    stride = anchor_stride(shape.max_history, engine.config.anchor_stride)
     first = anchor(user.sequence, shape.max_history, stride)
     first = max(first - user.first_sequence, 0)
     row = RowInput(

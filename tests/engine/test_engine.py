@@ -306,6 +306,13 @@ def test_not_finite_scores_are_an_error_and_leave_nothing() -> None:
         ("first_sequence", lambda: UserHistory("u", [1], [1], first_sequence=-1)),
         ("query_time", lambda: RankRequest(UserHistory("u", [1], [5]), [1], 4)),
         ("candidates", lambda: RankRequest(UserHistory("u", [1], [5]), [0.5], 9)),
+        ("query_time", lambda: RankRequest(UserHistory("u", [1], [5]), [1], "17")),
+        ("query_time", lambda: RankRequest(UserHistory("u", [1], [5]), [1], 9.5)),
+        ("utc_offset_s", lambda: UserHistory("u", [1], [1], utc_offset_s=0.9)),
+        ("utc_offset_s", lambda: UserHistory("u", [1], [1], utc_offset_s=None)),
+        ("first_sequence", lambda: UserHistory("u", [1], [1], first_sequence=1.5)),
+        ("items", lambda: UserHistory("u", [[1], [1, 2]], [1, 2])),
+        ("items", lambda: UserHistory("u", np.ma.masked_array([1, 2], [0, 1]), [1, 2])),
         ("timestamps", lambda: UserHistory("u", [1], [5]).append([2], [4])),
     ],
 )

@@ -66,6 +66,10 @@ def test_any_changed_byte_is_another_fingerprint(folder: Path) -> None:
             r"tokens.gap has shape \[2, 16\], wanted \[65, 16\]",
         ),
         (lambda s: s.update({"tokens.gap": torch.full((65, 16), torch.nan)}), "not finite: tokens.gap"),
+        (
+            lambda s: s.update({"tokens.gap": torch.ones(65, 16).long()}),
+            "tokens.gap holds int64, wanted floating",
+        ),
     ],
 )
 def test_wrong_tensors_are_named(folder: Path, change: object, message: str) -> None:
@@ -115,3 +119,35 @@ def test_presets() -> None:
     }
     with pytest.raises(ConfigError, match="hstu-small"):
         preset("hstu-smal")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_float_types_are_converted(folder: Path, dtype: torch.dtype) -> None:
+    state = {name: tensor.to(dtype) for name, tensor in load_file(folder / "model.safetensors").items()}
+    save_file(state, folder / "model.safetensors")
+    assert {p.dtype for p in load_ranker(folder).parameters()} == {torch.float32}
+
+
+def test_a_loaded_model_does_not_depend_on_its_files(folder: Path) -> None:
+    model = load_ranker(folder)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(10)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_a_save_cut_short_is_noticed(folder: Path) -> None:
+    old = (folder / "config.json").read_bytes()
+    changed = msgspec.structs.replace(CONFIG, scaling_seqlen=16)
+    save_ranker(HstuRanker(changed), folder)
+    assert load_ranker(folder).config == changed
+    (folder / "config.json").write_bytes(old)
+    with pytest.raises(ConfigError, match=r"config\.json: is not the configuration that model\.safetensors"):
+        load_ranker(folder)
+
+
+def test_too_many_action_bits() -> None:
+    names = [f"a{i}" for i in range(64)]
+    with pytest.raises(ConfigError, match=r"model\.action_bits: 64"):
+        msgspec.convert(msgspec.to_builtins(CONFIG) | {"action_bits": names, "tasks": ["a0"]}, HstuConfig)

@@ -31,7 +31,7 @@ from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
 from relaygr.models.config import HstuConfig
 from relaygr.models.ranker import HstuRanker
-from relaygr.models.weights import fingerprint, load_ranker
+from relaygr.models.weights import open_ranker
 from relaygr.models.window import anchor, anchor_stride
 
 log = logging.getLogger("relaygr.engine")
@@ -70,14 +70,20 @@ class Engine:
         self.layout = KvLayout(
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
-        self._stride = anchor_stride(shape.max_history, settings.anchor_stride, settings.page_tokens)
+        self._stride = anchor_stride(shape.max_history, settings.anchor_stride)
         pages = settings.device_bytes // self.layout.page_bytes
         if not pages:
             raise ConfigError(
                 "engine.device_bytes",
                 f"{settings.device_bytes} is less than one page, {self.layout.page_bytes}",
             )
-        self._pool = PagePool(self.layout, pages=pages)
+        try:
+            self._pool = PagePool(self.layout, pages=pages)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                "engine.device_bytes", f"{settings.device_bytes} cannot be had: {reason}"
+            ) from error
         lease_s = settings.lease_ttl_ms / 1000
         self._books = DeviceBooks(pages, settings.page_tokens, self.layout.page_bytes, lease_s)
         self._desk = ResidencyDesk(self._books, self._pool, lease_s)
@@ -95,11 +101,8 @@ class Engine:
         settings = config or EngineConfig()
         serve_with_threads(settings.threads)
         choice = choose(settings.kernel, settings.dtype, settings.bitwise)
-        before = fingerprint(folder)
-        model = load_ranker(folder, choice.dtype)
-        if fingerprint(folder) != before:
-            raise ConfigError(str(folder), "changed while it was read; load it again")
-        return cls(model, before, choice, settings, clock)
+        model, model_fp = open_ranker(folder, choice.dtype)
+        return cls(model, model_fp, choice, settings, clock)
 
     @property
     def model_config(self) -> HstuConfig:
@@ -189,6 +192,8 @@ class Engine:
         return [answer for answer in answers if answer is not None]
 
     def _check(self, place: int, request: RankRequest) -> Work:
+        if not isinstance(request, RankRequest):
+            raise RequestError("request", f"must be a RankRequest, is {type(request).__name__}")
         shape, history = self.model.config, request.history
         if len(history.contextual) != len(shape.contextual):
             names = ", ".join(shape.contextual) or "none"
@@ -230,6 +235,7 @@ class Engine:
 
     def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
         if not bool(torch.isfinite(logits).all()):
+            self._desk.drop(residency)
             return BackendError(f"scores of user {work.history.user!r} are not finite; the prefix is dropped")
         reason = self._desk.keep(residency, self._clock.now_s())
         cached, computed = residency.cached, work.tokens - residency.cached

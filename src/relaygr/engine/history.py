@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -34,7 +35,12 @@ def int64_column(field: str, values: IntColumn) -> Int64:
     Raises:
         RequestError: not one-dimensional, not integers, or out of int64 range.
     """
-    array = np.asarray(values)
+    if isinstance(values, np.ma.MaskedArray):
+        raise RequestError(field, "is a masked array; the mask would be lost")
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RequestError(field, f"cannot be read as integers: {error}") from error
     if array.ndim != 1:
         raise RequestError(field, f"must be one-dimensional, has shape {array.shape}")
     if array.size == 0:
@@ -55,10 +61,21 @@ _EMPTY.flags.writeable = False
 
 
 def check_time(field: str, seconds: int) -> int:
-    """Raises RequestError unless `seconds` is a time in seconds from 0 to `MAX_TIME_S`."""
-    if not 0 <= seconds < MAX_TIME_S:
+    """`seconds` as an int; raises RequestError unless it is a whole number from 0 to `MAX_TIME_S`."""
+    if not 0 <= (whole := _whole(field, seconds, -(1 << 64), 1 << 64)) < MAX_TIME_S:
         raise RequestError(field, f"{seconds} is outside [0, {MAX_TIME_S}) seconds; milliseconds?")
-    return seconds
+    return whole
+
+
+def _whole(field: str, value: int, low: int, high: int) -> int:
+    """`value` as an int in [low, high]; raises RequestError for anything else, floats included."""
+    try:
+        whole = operator.index(value)
+    except TypeError as error:
+        raise RequestError(field, f"{value!r} must be a whole number") from error
+    if not low <= whole <= high:
+        raise RequestError(field, f"{value} is outside [{low}, {high}]")
+    return whole
 
 
 @dataclass(slots=True)
@@ -118,13 +135,9 @@ class UserHistory:
         self.timestamps = _times("timestamps", timestamps, len(self.items))
         self.actions = _actions(actions, len(self.items))
         self.contextual = int64_column("contextual", contextual)
-        if not -MAX_UTC_OFFSET_S <= utc_offset_s <= MAX_UTC_OFFSET_S:
-            raise RequestError("utc_offset_s", f"{utc_offset_s} is outside +-{MAX_UTC_OFFSET_S}")
-        if not 0 <= first_sequence <= MAX_SEQUENCE:
-            raise RequestError("first_sequence", f"{first_sequence} is outside [0, {MAX_SEQUENCE}]")
-        self.utc_offset_s = utc_offset_s
-        self.first_sequence = first_sequence
-        self._chain: _Chain | None = None
+        self.utc_offset_s = _whole("utc_offset_s", utc_offset_s, -MAX_UTC_OFFSET_S, MAX_UTC_OFFSET_S)
+        self.first_sequence = _whole("first_sequence", first_sequence, 0, MAX_SEQUENCE)
+        self._chain: list[_Chain] = []
         self._ref: tuple[tuple[bytes, int, int], Ref] | None = None
 
     def __len__(self) -> int:
@@ -158,7 +171,7 @@ class UserHistory:
         more.timestamps = _joined(self.timestamps, new_times)
         more.actions = _joined(self.actions, new_actions)
         # The chain moves on: two successors of one history must not extend the same chain.
-        more._chain, self._chain = self._chain, None
+        more._chain = [chain] if (chain := self._take_chain()) is not None else []
         more._ref = None
         return more
 
@@ -170,15 +183,23 @@ class UserHistory:
         key = (model_fp, page_tokens, start)
         if self._ref is not None and self._ref[0] == key:
             return self._ref[1]
-        chain = self._chain
+        # Taken while it is extended: whoever else comes, or comes after a failure here, starts a new one.
+        chain = self._take_chain()
         if chain is None or chain.key != key:
             chain = _Chain(key, self._seed(model_fp, page_tokens, start), start - self.first_sequence)
         chain.digests.extend(self._records(chain.upto))
         chain.upto = len(self.items)
-        self._chain = chain
         ref = chain.digests.ref()
         self._ref = (key, ref)
+        self._chain.append(chain)
         return ref
+
+    def _take_chain(self) -> _Chain | None:
+        """The chain, if nobody else has it; popping a list is one step for every thread."""
+        try:
+            return self._chain.pop()
+        except IndexError:
+            return None
 
     def _seed(self, model_fp: Fingerprint, page_tokens: int, start: int) -> DigestChain:
         digests = DigestChain(

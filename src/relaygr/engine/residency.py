@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from relaygr.cache.books import DeviceBooks
@@ -56,11 +57,14 @@ class ResidencyDesk:
         write = self._books.append(ref, "engine", now_s, deadline)
         if isinstance(write, Refused):
             return self.private(ref.tokens, str(write.reason))
-        self._pool.zero(write.fresh)
-        for copy in write.copies:
-            self._pool.copy(copy.src, copy.dst, copy.tokens)
-        reused = write.reused_tokens
-        paged = PagedKv(self._pool, write.pages, ref.tokens, clean_tail=True, filled=reused)
+        with ExitStack() as undo:
+            undo.callback(write.abort)
+            self._pool.zero(write.fresh)
+            for copy in write.copies:
+                self._pool.copy(copy.src, copy.dst, copy.tokens)
+            reused = write.reused_tokens
+            paged = PagedKv(self._pool, write.pages, ref.tokens, clean_tail=True, filled=reused)
+            undo.pop_all()
         return Residency(paged, reused, "", ref, write)
 
     def keep(self, residency: Residency, now_s: float) -> str:
@@ -76,6 +80,12 @@ class ResidencyDesk:
             self._books.touch(ref, Touch.HIT)
             lease.release()
         return ""
+
+    def drop(self, residency: Residency) -> None:
+        """Let go, and forget what is cached of the user: it gave scores that are not finite."""
+        self.close(residency)
+        if residency.ref is not None:
+            self._books.forget(residency.ref.tenant, residency.ref.user)
 
     def close(self, residency: Residency) -> None:
         """Let go without publishing; after `keep` a no-op."""

@@ -9,6 +9,8 @@ import msgspec
 
 from relaygr.core.errors import ConfigError
 
+MAX_ACTION_BITS = 63  # of a non-negative int64
+
 Cacheable = Literal["append", "request", "none"]
 
 
@@ -70,6 +72,10 @@ class HstuConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             values = getattr(self, name)
             if len(set(values)) != len(values):
                 raise ConfigError(f"model.{name}", f"{values} holds a name twice")
+        if not 1 <= len(self.action_bits) <= MAX_ACTION_BITS:
+            raise ConfigError(
+                "model.action_bits", f"{len(self.action_bits)} names are outside [1, {MAX_ACTION_BITS}]"
+            )
         if not self.tasks:
             raise ConfigError("model.tasks", "needs at least one task")
         for task in self.tasks:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 
 from relaygr.core.errors import ConfigError
@@ -19,20 +19,24 @@ from relaygr.models.ranker import HstuRanker
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+_CONFIG_DIGEST = "relaygr.config"  # key in the weight file's metadata
 
 
 def save_ranker(model: HstuRanker, folder: Path) -> Fingerprint:
-    """Write configuration and float32 weights; each file appears whole or not at all."""
+    """Write configuration and float32 weights; a reader sees the old pair, the new pair or an error.
+
+    The weight file carries a digest of the configuration it belongs to, so that a save cut short between
+    the two files is noticed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    config = msgspec.json.format(msgspec.json.encode(model.config), indent=2) + b"\n"
     state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
-    weights, config = folder / WEIGHTS_FILE, folder / CONFIG_FILE
-    temporary = weights.with_suffix(".tmp")
-    temporary.write_bytes(serialize(state))
-    os.replace(temporary, weights)
-    temporary = config.with_suffix(".tmp")
-    temporary.write_bytes(msgspec.json.format(msgspec.json.encode(model.config), indent=2) + b"\n")
-    os.replace(temporary, config)
-    return fingerprint(folder)
+    weights = serialize(state, {_CONFIG_DIGEST: _digest(config).hex()})
+    for name, data in ((WEIGHTS_FILE, weights), (CONFIG_FILE, config)):
+        temporary = folder / (name + ".tmp")
+        temporary.write_bytes(data)
+        os.replace(temporary, folder / name)
+    return _fingerprint(config, weights)
 
 
 def load_config(folder: Path) -> HstuConfig:
@@ -41,44 +45,36 @@ def load_config(folder: Path) -> HstuConfig:
     Raises:
         ConfigError: the file is missing, is not JSON, or holds an unknown or wrong key.
     """
-    path = folder / CONFIG_FILE
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=HstuConfig)
-    except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from error
-    except msgspec.DecodeError as error:  # validation errors are decode errors too
-        raise ConfigError(str(path), str(error)) from error
+    return _decode(folder / CONFIG_FILE, _read(folder / CONFIG_FILE))
 
 
 def load_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> HstuRanker:
-    """A ranker in evaluation mode, matrices in `dtype`.
+    """A ranker in evaluation mode, matrices in `dtype`; as `open_ranker`."""
+    return open_ranker(folder, dtype)[0]
+
+
+def open_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[HstuRanker, Fingerprint]:
+    """A ranker and the fingerprint of the very bytes it was made of; the files may change afterwards.
 
     Raises:
-        ConfigError: naming every missing, unexpected or mis-shaped tensor.
+        ConfigError: naming every missing, unexpected, mis-shaped or unusable tensor.
     """
-    config = load_config(folder)
     path = folder / WEIGHTS_FILE
+    config_data, data = _read(folder / CONFIG_FILE), _read(path)
+    config = _decode(folder / CONFIG_FILE, config_data)
     try:
-        state = load_file(str(path))
-    except (OSError, SafetensorError) as error:
+        state = deserialize(data)
+    except (SafetensorError, ValueError) as error:
         raise ConfigError(str(path), f"cannot be read: {error}") from error
+    if _names_another(data, _digest(config_data).hex()):
+        raise ConfigError(
+            str(folder / CONFIG_FILE), f"is not the configuration that {WEIGHTS_FILE} was saved with"
+        )
     with torch.device("meta"):
         model = HstuRanker(config)
-    wanted = model.state_dict()
-    problems = [f"missing {name}" for name in wanted if name not in state]
-    problems += [f"unexpected {name}" for name in state if name not in wanted]
-    problems += [
-        f"{name} has shape {list(state[name].shape)}, wanted {list(tensor.shape)}"
-        for name, tensor in wanted.items()
-        if name in state and state[name].shape != tensor.shape
-    ]
-    if problems:
-        raise ConfigError(str(path), "; ".join(problems))
-    bad = [name for name, tensor in state.items() if not bool(torch.isfinite(tensor).all())]
-    if bad:
-        raise ConfigError(str(path), f"not finite: {', '.join(bad)}")
-    model.load_state_dict(state, assign=True)
-    return model.eval().requires_grad_(False).cast(dtype)
+    _check(path, state, model.state_dict())
+    model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
+    return model.eval().requires_grad_(False).cast(dtype), _fingerprint(config_data, data)
 
 
 def fingerprint(folder: Path) -> Fingerprint:
@@ -87,11 +83,53 @@ def fingerprint(folder: Path) -> Fingerprint:
     Raises:
         ConfigError: a file cannot be read.
     """
+    return _fingerprint(_read(folder / CONFIG_FILE), _read(folder / WEIGHTS_FILE))
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from error
+
+
+def _decode(path: Path, data: bytes) -> HstuConfig:
+    try:
+        return msgspec.json.decode(data, type=HstuConfig)
+    except msgspec.DecodeError as error:  # validation errors are decode errors too
+        raise ConfigError(str(path), str(error)) from error
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def _fingerprint(*files: bytes) -> Fingerprint:
     digest = hashlib.blake2b(digest_size=16)
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        try:
-            data = (folder / name).read_bytes()
-        except OSError as error:
-            raise ConfigError(str(folder / name), f"cannot be read: {error.strerror}") from error
-        digest.update(len(data).to_bytes(8, "little") + data)
+    for data in files:
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
     return Fingerprint(digest.digest())
+
+
+def _names_another(weights: bytes, config_digest: str) -> bool:
+    """Whether the weight file names another configuration; files without a name pass."""
+    size = int.from_bytes(weights[:8], "little")
+    header = msgspec.json.decode(weights[8 : 8 + size], type=dict[str, msgspec.Raw])
+    metadata = msgspec.json.decode(header.get("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
+    return metadata.get(_CONFIG_DIGEST, config_digest) != config_digest
+
+
+def _check(path: Path, state: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> None:
+    problems = [f"missing {name}" for name in wanted if name not in state]
+    for name, tensor in state.items():
+        if name not in wanted:
+            problems.append(f"unexpected {name}")
+        elif tensor.shape != wanted[name].shape:
+            problems.append(f"{name} has shape {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
+        elif not tensor.is_floating_point():
+            problems.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, wanted floating point")
+        elif not bool(torch.isfinite(tensor).all()):
+            problems.append(f"not finite: {name}")
+    if problems:
+        raise ConfigError(str(path), "; ".join(problems))

@@ -8,8 +8,10 @@ from __future__ import annotations
 PAGE_EVENTS = 32
 
 
-def anchor_stride(limit: int, share: float, page: int = PAGE_EVENTS) -> int:
-    """Events that a jump drops: `share` of `limit`, rounded to whole pages, in [1, limit].
+def anchor_stride(limit: int, share: float) -> int:
+    """Events that a jump drops: `share` of `limit`, rounded to whole `PAGE_EVENTS`, in [1, limit].
+
+    Not to the pages of a pool: what a model sees must not depend on how its K/V are stored.
 
     Raises:
         ValueError: naming the argument, its value and its range.
@@ -18,7 +20,7 @@ def anchor_stride(limit: int, share: float, page: int = PAGE_EVENTS) -> int:
         raise ValueError(f"limit: {limit} must be at least 1")
     if not 0 < share <= 1:
         raise ValueError(f"share: {share} must be in (0, 1]")
-    return min(max(round(share * limit / page), 1) * page, limit)
+    return min(max(round(share * limit / PAGE_EVENTS), 1) * PAGE_EVENTS, limit)
 
 
 def anchor(events: int, limit: int, stride: int) -> int:

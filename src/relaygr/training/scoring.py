@@ -19,7 +19,6 @@ from relaygr.models.window import PAGE_EVENTS, anchor, anchor_stride
 from relaygr.training.metrics import Floats
 
 ANCHOR_STRIDE = 0.25
-SUFFIX_SLACK_EVENTS = 64
 MAX_ROWS = 2048  # candidates of one forward pass
 MAX_BIAS_PAIRS = 1 << 20  # (candidate, event) pairs of one pass when every pair has a bias of its own
 
@@ -58,8 +57,7 @@ class RankerScorer:
     def __init__(self, model: HstuRanker, kernel: Kernel, max_history: int | None = None) -> None:
         self.model, self.kernel = model, kernel
         config = model.config
-        most = config.max_history if max_history is None else min(max_history, config.max_history)
-        self.limit = most - min(SUFFIX_SLACK_EVENTS, most // 8)
+        self.limit = config.max_history if max_history is None else min(max_history, config.max_history)
         self.stride = anchor_stride(self.limit, ANCHOR_STRIDE)
         layout = KvLayout(
             config.num_layers,
