@@ -87,6 +87,11 @@ def score(
     gap = _gap_row(query_time - times[-1]) if h else 64
     for t in range(m):
         place = _place(p, c, slots + h, query_time, gap, offset)
+        if c.last_seen:
+            seen = [
+                query_time - time for item, time in zip(items, times, strict=True) if item == candidates[t]
+            ]
+            place = place + p["tokens.last_seen"][_gap_row(seen[-1]) if seen else 64]
         x[slots + h + t] = _item(p, c, candidates[t]) + p["tokens.target_action"] + place
     n, C = slots + h + m, slots
     two_way = c.contextual_two_way and C > 0

@@ -13,6 +13,7 @@ from relaygr.kernels.interface import Kernel
 from relaygr.kernels.reference import ReferenceKernel
 from relaygr.models.config import HstuConfig
 from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.tokens import last_seen_gap
 
 # Against logits of a random model, relative to max(1, largest logit).
 BF16_BOUND = 6e-2
@@ -37,6 +38,7 @@ CONFIGS = {
     "window": msgspec.structs.replace(BASE, window=6),
     "window-tail": msgspec.structs.replace(BASE, window=6, full_tail=3),
     "two-way": msgspec.structs.replace(BASE, contextual=("country", "device"), contextual_two_way=True),
+    "last-seen": msgspec.structs.replace(BASE, contextual=("country",), last_seen=True),
     "time-bias": msgspec.structs.replace(BASE, contextual=("country",), score_time_bias=True),
 }
 KERNELS: dict[str, tuple[Kernel, torch.dtype, float]] = {
@@ -82,7 +84,9 @@ def test_batch_equals_the_dense_formula(config_name: str, kernel_name: str) -> N
         items, times, actions = user(h, i)
         query = (times[-1] if times else 1_700_000_000) + 77 * i
         slots = [2**53 + 1, -5][: len(config.contextual)]
-        candidates = [items[0] if items else 3, 2**31, 2**63 - 1, -(2**63), 3, 3, 9][:m]
+        if h > 20:
+            items[20] = items[5]
+        candidates = [items[5] if h > 5 else 3, 2**31, 2**63 - 1, -(2**63), 3, 3, 9][:m]
         wanted.append(
             dense_formula.score(weights, config, slots, items, times, actions, candidates, query, 3600 * i)
         )
@@ -153,3 +157,19 @@ def _append_is_exact(config: HstuConfig) -> bool:
             if float((a - b).abs().max()) > 1e-12:
                 return False
     return True
+
+
+def test_last_seen_is_the_last_visible_event() -> None:
+    rng = np.random.default_rng(0)
+    for h in (0, 1, 2, 40):
+        items = rng.choice([-(2**63), -1, 0, 3, 2**63 - 1], h)
+        times = 1_700_000_000 + np.cumsum(rng.integers(0, 9000, h))
+        candidates = np.array([-(2**63), -1, 0, 3, 5, 2**63 - 1] * 3)
+        visible = rng.integers(0, h + 1, len(candidates))
+        query = 1_700_500_000 + rng.integers(0, 9000, len(candidates))
+        got = last_seen_gap(
+            *(torch.tensor(c, dtype=torch.int64) for c in (items, times, candidates, visible, query))
+        )
+        for i, candidate in enumerate(candidates):
+            before = [t for item, t in zip(items[: visible[i]], times, strict=False) if item == candidate]
+            assert int(got[i]) == (dense_formula._gap_row(int(query[i] - before[-1])) if before else 64)

@@ -62,6 +62,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         min_history, max_history: events of a window, drawn uniformly.
         lr, table_lr: of the dense weights and of the item table.
         scaling_seqlen: the attention divisor that the model gets, instead of its preset's.
+        last_seen: give candidates the age of their item's last event in the user's history.
         score_time_bias: give the model a score bias by the age of a history token at query time.
         warmup_steps: steps over which `lr` rises from 0.
         clip_norm: limit on the norm of the gradient.
@@ -106,6 +107,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     max_history: int = 512
     scaling_seqlen: int = 8
     score_time_bias: bool = True
+    last_seen: bool = True
     eval_every_steps: int = 200
     eval_requests: int = 500
     patience: int = 4

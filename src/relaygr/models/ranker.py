@@ -13,7 +13,7 @@ from relaygr.models.config import HstuConfig
 from relaygr.models.dense import Dense
 from relaygr.models.heads import MultiTaskHead
 from relaygr.models.layer import Ages, HstuLayer
-from relaygr.models.tokens import NO_PREDECESSOR, TokenEmbedding, gap_bucket
+from relaygr.models.tokens import NO_PREDECESSOR, TokenEmbedding, gap_bucket, last_seen_gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class HstuRanker(nn.Module):
         return torch.cat(parts)
 
     def _candidates(self, row: RowInput, item_tokens: Tensor, kernel: Kernel) -> Tensor:
-        """Candidate rows [m, D]; one shared place row unless the candidates stand at different times."""
+        """Candidate rows [m, D]; one shared place row where candidates stand at the same time."""
         high = row.candidate_high if row.candidate_high is not None else torch.tensor([row.tokens])
         query = torch.as_tensor(row.query_time).reshape(-1)
         event = high - len(row.contextual)
@@ -186,8 +186,11 @@ class HstuRanker(nn.Module):
         if len(row.items):
             last = row.timestamps[(event - 1).clamp(min=0)]
             gaps = torch.where(event > 0, gap_bucket(query - last), gaps)
+        seen = None
+        if self.config.last_seen:
+            seen = last_seen_gap(row.items, row.timestamps, row.candidates, event, query)
         offset = torch.tensor([row.utc_offset_s])
-        return self.tokens.candidates(item_tokens, high, query, gaps, offset, kernel)
+        return self.tokens.candidates(item_tokens, high, query, gaps, seen, offset, kernel)
 
     def _ages(self, row: RowInput) -> Ages:
         """The ages of the history tokens, once for each run of candidates with one query time."""

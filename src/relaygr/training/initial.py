@@ -42,6 +42,7 @@ def ranker_config(
         max_seq_len=length,
         scaling_seqlen=train.scaling_seqlen,
         score_time_bias=train.score_time_bias,
+        last_seen=train.last_seen,
         position_buckets=min(base.position_buckets, train.max_history, length),
     )
 
