@@ -76,6 +76,8 @@ def test_it_prints_a_model_folder(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--candidates", "20000"], "--candidates: 20000 is outside [0, 16384]"),
         (["--dtype", "fp64"], "--dtype: 'fp64' is not one of fp32, bf16"),
         (["--device-bytes", "2GB"], "--device-bytes: '2GB' must be a number of bytes"),
+        (["--device-bytes", "99999999999999999999GiB"], "--device-bytes: 10737418239999999999"),
+        (["--device-bytes", "1023KiB"], "--device-bytes: 1047552 must be in [1048576, 17592186044416]"),
         (["--device-bytes", "1KiB"], "--device-bytes: 1024 is less than one page, 131072"),
         (["--preset", "hstu"], "preset: 'hstu' is unknown"),
         (["--preset", "hstu-tiny", "--model", "x"], "--preset: 'hstu-tiny' and --model x exclude each other"),

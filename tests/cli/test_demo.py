@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -129,3 +130,51 @@ def test_bad_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "did you mean hstu-tiny" in capsys.readouterr().err
     assert run("demo", "--out", folder / "bad", "--lead-ms", -1) == 2
     assert "lead_ms: -1.0 is outside" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--requests", 0, "requests: 0 is outside [1, 1000000]"),
+        ("--history", -1, "history: -1 is outside [0, 1000000]"),
+        ("--large-requests", -1, "large_requests: -1 is outside [0, 1000000]"),
+        ("--large-preset", "hstu-tinny", "large_preset: 'hstu-tinny' is unknown; did you mean hstu-tiny"),
+        ("--model", "nowhere", "nowhere"),
+    ],
+)
+def test_bad_options_are_refused_before_the_work(
+    folder: Path,
+    option: str,
+    value: object,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def begun(*args: object) -> None:
+        raise AssertionError("the work began")
+
+    monkeypatch.setattr("relaygr.bench.demo.pick_threads", begun)
+    assert run("demo", "--events", folder / "events", "--out", folder / "worse", option, value) == 2
+    assert words in capsys.readouterr().err
+    assert not (folder / "worse").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            [f"u{row},{row},{row}" for row in range(40)],
+            "is too small: none of the 36 items .* occurs 2 times",
+        ),
+        ([f"u{row},1,{row}" for row in range(40)], "nobody returns after the training part ends"),
+        ([], "has no events"),
+    ],
+)
+def test_tiny_events_are_named_before_training(
+    tmp_path: Path, rows: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "tiny.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]))
+    assert run("data", "csv", tmp_path / "tiny.csv", "--out", tmp_path / "events") == 0
+    assert demo(tmp_path, "out") == 2
+    assert re.search(words, capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()

@@ -61,6 +61,21 @@ def test_a_fault_is_status_1(
     assert "edited: user" in printed
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--threads", -1, "threads: -1 must be in [0, 1024]"),
+        ("--threads", 10**9, "threads: 1000000000 must be in [0, 1024]"),
+        ("--seed", -1, "seed: -1 must be in [0, "),
+    ],
+)
+def test_a_number_out_of_range_is_status_2(
+    command: list[object], option: str, value: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*command, option, value) == 2
+    assert words in capsys.readouterr().err
+
+
 def test_a_missing_model_is_status_2(
     command: list[object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ def test_defaults() -> None:
     engine, train = Config().engine, Config().train
     assert (engine.page_tokens, engine.device_bytes, engine.microbatch) == (32, 2 << 30, 512)
     assert (engine.dtype, engine.kernel, engine.threads, engine.bitwise) == ("auto", "auto", 0, False)
-    assert (engine.lease_ttl_ms, engine.max_candidates, engine.max_batch_requests) == (1000, 16384, 64)
+    assert (engine.lease_ttl_ms, engine.max_candidates, engine.max_batch_requests) == (60_000, 16384, 64)
     assert engine.anchor_stride == 0.25
     assert (train.max_minutes, train.max_steps) == (3.0, 0)
 

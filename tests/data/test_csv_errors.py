@@ -115,16 +115,30 @@ def test_when_every_row_is_bad_the_first_is_raised(tmp_path: Path) -> None:
         read(tmp_path, HEAD + b"a,1,1421001028000\n" * 3, on_error="skip")
 
 
-def test_an_error_after_a_quoted_line_break_has_the_right_line(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"events\.csv:4: column 'item_id'"):
-        read(tmp_path, HEAD + b'"a\nb",1,2\n"c\nd",x,2\n')
+@pytest.mark.parametrize("rest", [b"", b"b,1,2\n" * 100_000, b'b",1,2\n', b'b,"1",2\n'])
+def test_an_open_quote_is_named_by_its_line(tmp_path: Path, rest: bytes) -> None:
+    with pytest.raises(
+        DataError, match=r"events\.csv:3: column '': quote not closed on its line: a field may"
+    ):
+        read(tmp_path, HEAD + b'b,1,2\n"a,1,2\n' + rest)
 
 
-def test_an_open_quote_does_not_swallow_the_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"events\.csv:2: .*field larger than field limit"):
-        read(tmp_path, HEAD + b'"a,1,2\n' + b"b,1,2\n" * 100_000)
-    with pytest.raises(DataError, match=r"events\.csv:2: .*malformed CSV: unexpected end"):
-        read(tmp_path, HEAD + b'"a,1,2\n')
+def test_an_open_quote_costs_its_own_row_only(tmp_path: Path) -> None:
+    rows = b"a,1,1\n" + b'"b,1,1\n' + b"c,1,1\n" * 20_000 + b'c,1,"1\n' + b"\n" + b'd,"1",1\n'
+    found = read(tmp_path, HEAD + rows, on_error="skip")
+    assert len(found.table.item_ids) == 20_002
+    assert list(found.table.users) == ["a", "c", "d"]
+    counts = {skipped.reason.value: skipped.count for skipped in found.skipped}
+    assert counts == {"quote not closed on its line": 2, "wrong number of fields": 1}
+
+
+@pytest.mark.parametrize("bad", [b"x", b'"x', b'"x"y,1,2', b"b,1,2"])
+def test_a_blank_line_within_the_file_is_bad_whatever_follows(tmp_path: Path, bad: bytes) -> None:
+    data = HEAD + b"a,1,2\n\n\r\n" + bad + b"\n\n"
+    with pytest.raises(DataError, match=r"events\.csv:3: .*wrong number of fields: 0, the header has 3"):
+        read(tmp_path, data)
+    found = read(tmp_path, data, on_error="skip")
+    assert sum(skipped.count for skipped in found.skipped) == (2 if bad == b"b,1,2" else 3)
 
 
 @pytest.mark.parametrize("on_error", ["fail", "skip"])
@@ -137,6 +151,7 @@ def test_an_open_quote_does_not_swallow_the_file(tmp_path: Path) -> None:
         (b"user_id,itemid,timestamp\n", 1, "item_id", "did you mean 'itemid'?"),
         (b"user_id,item_id,timestamp,item_id\n", 1, "item_id", "more than once in the header"),
         (b"\n", 1, "user_id", "missing column"),
+        (b'user_id,item_id,"timestamp\na,1,2\n', 1, "", "quote not closed on its line"),
         (HEAD + b"a,1," + b"1" * (1 << 21), 2, "", "line has more than 1048576 characters"),
         (gzip.compress(HEAD + b"a,1,2\n" * 50_000)[:-20], None, "", "truncated gzip"),
         (gzip.compress(HEAD + b"a,1,2\n")[:-2], 2, "", "truncated gzip"),

@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +52,8 @@ def test_item_ids_are_exact(tmp_path: Path, item: int) -> None:
     [
         HEAD + b"a,1,2\n",
         HEAD + b"a,1,2",
+        HEAD + b"a,1,2\n\n",
+        HEAD + b"a,1,2\n\r\n\n",
         HEAD.replace(b"\n", b"\r\n") + b"a,1,2\r\n",
         b"\xef\xbb\xbf" + HEAD + b"a,1,2\n",
         b'"user_id","item_id","timestamp"\n"a","1","2"\n',
@@ -112,6 +117,35 @@ def test_time_units(tmp_path: Path, unit: str, text: str, seconds: int) -> None:
     assert table.timestamps.tolist() == [seconds]
 
 
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_pipe_is_read_once(tmp_path: Path, zipped: bool) -> None:
+    data = HEAD + b"a,1,2\n" * 30_000
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(data) if zipped else data,))
+    writer.start()
+    table = read_csv(pipe).table
+    writer.join()
+    assert len(table.item_ids) == 30_000
+
+
+def test_a_pipe_may_hand_over_the_first_byte_alone(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    data = gzip.compress(HEAD + b"a,1,2\n")
+
+    def write() -> None:
+        with pipe.open("wb", buffering=0) as stream:
+            stream.write(data[:1])
+            time.sleep(0.05)
+            stream.write(data[1:])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert rows(read_csv(pipe).table) == [("a", 1, 2)]
+    writer.join()
+
+
 def test_progress_ends_with_all_rows(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_bytes(HEAD + b"a,1,2\n" * 70_000)
     seen: list[int] = []
@@ -119,7 +153,9 @@ def test_progress_ends_with_all_rows(tmp_path: Path) -> None:
     assert seen == [65_536, 70_000]
 
 
-NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
+NAMES = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), min_size=1, max_size=60
+)
 
 
 @settings(max_examples=100, deadline=None)

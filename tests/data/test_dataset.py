@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +139,63 @@ def test_a_failed_write_leaves_the_old_dataset(tmp_path: Path, monkeypatch: pyte
     assert [child.name for child in tmp_path.iterdir()] == ["d"]
 
 
+def dead_pid() -> int:
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    dead = dead_pid()
+    gone = [f".d.{dead}-0123abcd.new", f".d.{dead}-0123abcd.old"]
+    kept = [
+        f".d.{os.getpid()}-0123abcd.new",  # that process lives
+        f".d.{os.getppid()}-0123abcd.old",
+        f".e.{dead}-0123abcd.new",  # another dataset
+        f".d.{dead}-0123abcd.news",
+        f".dd.{dead}-0123abcd.new",
+    ]
+    for name in gone + kept:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "users.npy").write_bytes(b"x")
+    write(tmp_path / "d", SMALL)
+    assert sorted(child.name for child in tmp_path.iterdir()) == sorted([*kept, "d"])
+
+
+def test_a_failed_write_keeps_what_may_be_the_only_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = tmp_path / f".d.{dead_pid()}-0123abcd.old"
+    only.mkdir()
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("relaygr.data.write.np.save", full)
+    with pytest.raises(BackendError, match="No space left"):
+        write(tmp_path / "d", SMALL)
+    assert only.exists()
+
+
+@pytest.mark.parametrize(
+    ("length", "words"), [(225, "has 225 bytes, limit 224"), (300, "300 bytes, limit 224")]
+)
+def test_a_long_folder_name_is_refused(tmp_path: Path, length: int, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        write(tmp_path / ("x" * length), SMALL)
+    with pytest.raises(ConfigError, match=r"out: .* cannot be used: File name too long"):
+        write(tmp_path / ("x" * 300) / "d", SMALL)
+    assert open_events(write(tmp_path / ("x" * 224), SMALL)).n_events == 6
+
+
+@pytest.mark.parametrize("field", ["name", "source", "licence"])
+def test_texts_that_are_not_unicode_are_refused(tmp_path: Path, field: str) -> None:
+    texts = {"name": "n", "source": "s", "licence": "l", field: "a\udce9"}
+    with pytest.raises(ConfigError, match=rf"{field}: 'a\\udce9' is not valid Unicode"):
+        write_events(tmp_path / "d", SMALL, **texts)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("bad", "column", "words"),
     [
@@ -145,6 +206,12 @@ def test_a_failed_write_leaves_the_old_dataset(tmp_path: Path, monkeypatch: pyte
         (table(["a"], [(1, 1, 1)]), "user_index", "outside the 1 users"),
         (table(["a"], [(-1, 1, 1)]), "user_index", "outside the 1 users"),
         (table(["a"], [(0, 1, -1)]), "timestamps", "-1 is negative"),
+        (table(["a"], [(0, 1, 10**11)]), "timestamps", "100000000000 s, limit 99999999999"),
+        (
+            EventTable(["a"], *(np.zeros(1, np.int64) for _ in range(4)), action_names=("x", "x")),
+            "actions",
+            "'x' stands more than once",
+        ),
         (
             EventTable(["a"], *(np.zeros(1, np.int64) for _ in range(3)), np.full(1, 2)),
             "actions",
@@ -163,6 +230,25 @@ def test_bad_tables_are_refused(tmp_path: Path, bad: EventTable, column: str, wo
 
 def save(column: str, values: object) -> Callable[[Path], None]:
     return lambda folder: np.save(folder / f"{column}.npy", np.asarray(values))
+
+
+def header(text: bytes) -> Callable[[Path], None]:
+    """Another header before the six action sets."""
+
+    def replace(folder: Path) -> None:
+        padded = text + b"\n"
+        start = b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little")
+        (folder / "actions.npy").write_bytes(start + padded + np.ones(6, "<i8").tobytes())
+
+    return replace
+
+
+def set_actions(names: list[str]) -> Callable[[Path], None]:
+    def replace(folder: Path) -> None:
+        meta = json.loads((folder / "meta.json").read_text())
+        (folder / "meta.json").write_text(json.dumps(meta | {"actions": names}))
+
+    return replace
 
 
 def patch_meta(old: str, new: str) -> Callable[[Path], None]:
@@ -195,6 +281,36 @@ def patch_meta(old: str, new: str) -> Callable[[Path], None]:
         (save("offsets", [0, 4, 3, 6, 6]), "offsets", "decrease after index 1"),
         (save("timestamps", [10, 30, 29, 49, 50, 50]), "timestamps", "event 2 of user 0 is earlier"),
         (save("timestamps", [10, 30, 30, 49, 50, 49]), "timestamps", "event 5 of user 2 is earlier"),
+        (save("timestamps", [10, 30, 30, 49, 50, 10**11]), "timestamps", "100000000000 s at event 5, limit"),
+        (
+            save("timestamps", [10, 30 + 2**62, 2**62 + 30, 49, 50, 50]),
+            "timestamps",
+            "at event 1, limit 9999",
+        ),
+        (save("timestamps", [9, 30, 30, 49, 50, 50]), "statistics", "says seconds 10 to 50, .* from 9 to 50"),
+        (save("actions", [1, 1, 1, -1, 1, 1]), "actions", "-1 at event 3 sets a bit that meta.json does not"),
+        (save("actions", [1, 1, 1, 1, 1, 2]), "actions", "2 at event 5 sets a bit .* names: engage"),
+        (set_actions([]), "actions", "0 names, limit 1 to 63"),
+        (set_actions([f"a{number}" for number in range(70)]), "actions", "70 names, limit 1 to 63"),
+        (set_actions(["engage", "like", "like"]), "actions", "'like' stands more than once"),
+        (patch_meta('"items": 6', '"items": -6'), "statistics", "-6 items, limit 1 to 6"),
+        (patch_meta('"items": 6', '"items": 7'), "statistics", "7 items, limit 1 to 6"),
+        (patch_meta('"first_s": 10', '"first_s": -10'), "statistics", "says seconds -10 to 50"),
+        (patch_meta('"users": 4', '"users": -4'), "statistics", "-4 users"),
+        (
+            header(b"{'descr': '<i8', 'fortran_order': False, 'shape': (6,), "),
+            "actions",
+            "its header is b\"{'d",
+        ),
+        (header(b"{'descr': ((((((, 'shape': (6,), }"), "actions", "its header is"),
+        (header(b"{'descr': '<i3', 'fortran_order': False, 'shape': (6,), }"), "actions", "not a readable"),
+        (header(b"{'descr': '|O8', 'fortran_order': False, 'shape': (6,), }"), "actions", "dtype object"),
+        (header(b"{'descr': '<i8', 'fortran_order': False, 'shape': (7,), }"), "actions", "48 bytes .* 56"),
+        (
+            header(b"{'descr': '<i8', 'fortran_order': False, 'shape': (999999999999999999,), }"),
+            "actions",
+            "48 bytes behind the header, expected 7999999999999999992",
+        ),
         (save("timestamps", [-1, 30, 30, 49, 50, 50]), "timestamps", "negative at event 0"),
         (lambda folder: (folder / "meta.json").unlink(), "meta.json", "is .* a dataset"),
         (lambda folder: (folder / "meta.json").write_bytes(b"\xff{"), "meta.json", "malformed|invalid"),
@@ -222,6 +338,20 @@ def test_a_fall_between_users_is_fine_in_any_chunk(tmp_path: Path, monkeypatch: 
     for chunk in (1, 2, 3, 7):
         monkeypatch.setattr("relaygr.data.dataset._CHUNK", chunk)
         assert open_events(tmp_path / "d").n_events == 20
+
+
+@settings(max_examples=300, deadline=None)
+@given(at=st.integers(0, 127), byte=st.integers(0, 255))
+def test_a_header_byte_may_be_anything(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int) -> None:
+    folder = write(tmp_path_factory.getbasetemp() / "header", SMALL)
+    data = bytearray((folder / "offsets.npy").read_bytes())
+    data[at] = byte
+    (folder / "offsets.npy").write_bytes(data)
+    try:
+        offsets = open_events(folder).offsets
+    except DataError:
+        return
+    assert offsets.tolist() == [0, 3, 3, 6, 6]
 
 
 @settings(max_examples=60, deadline=None)

@@ -22,14 +22,14 @@ from relaygr.bench.retrieval import RetrievalSpec, Retriever, item_vectors
 from relaygr.config.settings import TrainConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events, open_events
-from relaygr.data.split import temporal_split
+from relaygr.data.split import Split, temporal_split
 from relaygr.data.synth import SynthSpec, synthesize
 from relaygr.data.write import write_events
 from relaygr.engine.engine import Engine
 from relaygr.kernels.select import choose
 from relaygr.models.config import HstuConfig, preset
-from relaygr.models.weights import fingerprint, load_ranker
-from relaygr.training.catalogue import catalogue_before
+from relaygr.models.weights import fingerprint, load_config, load_ranker
+from relaygr.training.catalogue import Catalogue, catalogue_before
 from relaygr.training.ranker import RankerTrainer, ranker_config
 
 SYNTH = SynthSpec(
@@ -109,13 +109,16 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
         ConfigError: an option, the events or the model is wrong.
     """
     begun = time.monotonic()
-    if not 0 <= spec.lead_ms <= 10_000:
-        raise ConfigError("lead_ms", f"{spec.lead_ms} is outside [0, 10000]")
+    _check(spec)
     observe("events", 0.0, "")
     events = _events(spec)
     observe("events", 1.0, f"{events.n_events:,} of {events.n_users:,} users")
-    observe("threads", 0.0, "")
+    split = temporal_split(events)
+    catalogue = _catalogue(events, split)
     size = ranker_config(preset(spec.preset), events, spec.train)
+    served = size if spec.model is None else load_config(spec.model)
+    visits = held_out_visits(events, split, served, spec.requests, spec.seed, spec.history)
+    observe("threads", 0.0, "")
     threads, threads_ms = pick_threads(size, spec.seed)
     torch.set_num_threads(threads)
     observe("threads", 1.0, f"{threads}, ms by number: {threads_ms}")
@@ -125,10 +128,7 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
     model = load_ranker(folder, choice.dtype)
     engine = Engine(model, fingerprint(folder), choice, SETTINGS)
 
-    split = temporal_split(events)
-    catalogue = catalogue_before(events, split.valid_end_s)
     retriever = Retriever(catalogue, item_vectors(model, choice.kernel, catalogue.items), RetrievalSpec())
-    visits = held_out_visits(events, split, model.config, spec.requests, spec.seed, spec.history)
     laps = _replay(Cascade(engine, retriever, spec.lead_ms), visits, f"replay, {spec.preset}", observe)
     name = spec.preset if spec.model is None else str(folder)
     weights = "trained" if spec.model is None else "given"
@@ -148,6 +148,37 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
         quality=quality(visits, inline, retriever),
         seconds=time.monotonic() - begun,
     )
+
+
+def _check(spec: DemoSpec) -> None:
+    """Options that would fail after minutes."""
+    if not 0 <= spec.lead_ms <= 10_000:
+        raise ConfigError("lead_ms", f"{spec.lead_ms} is outside [0, 10000]")
+    for name, low, high in (
+        ("requests", 1, 1_000_000),
+        ("history", 0, 1_000_000),
+        ("large_requests", 0, 1_000_000),
+    ):
+        count = getattr(spec, name)
+        if not low <= count <= high:
+            raise ConfigError(name, f"{count} is outside [{low}, {high}]")
+    for name, value in (("preset", spec.preset), ("large_preset", spec.large_preset or spec.preset)):
+        try:
+            preset(value)
+        except ConfigError as error:
+            raise ConfigError(name, str(error).removeprefix(f"{error.path}: ")) from error
+
+
+def _catalogue(events: Events, split: Split) -> Catalogue:
+    """The items that retrieval may find."""
+    catalogue, floor = catalogue_before(events, split.valid_end_s), RetrievalSpec().floor
+    if int(catalogue.counts.max()) < floor:
+        raise ConfigError(
+            "events",
+            f"{events.path} is too small: none of the {len(catalogue)} items before the test part occurs "
+            f"{floor} times, so nothing can be retrieved",
+        )
+    return catalogue
 
 
 def _events(spec: DemoSpec) -> Events:

@@ -72,6 +72,7 @@ def plan_model(config: HstuConfig, history: int, candidates: int, dtype: str, de
     )
     if device_bytes < layout.page_bytes:
         raise ConfigError("--device-bytes", f"{device_bytes} is less than one page, {layout.page_bytes}")
+    EngineConfig.LIMITS["device_bytes"].check("--device-bytes", device_bytes)
     price = cost(config, DTYPES[dtype].itemsize)
     prefill, hit = price.prefill_flops(history), price.score_flops(candidates, history)
     appended = min(APPENDED, history)

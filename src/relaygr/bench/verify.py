@@ -18,7 +18,7 @@ from relaygr.bench.verify_checks import Checks, Engines
 from relaygr.bench.verify_probe import Full
 from relaygr.bench.verify_sample import sample_cases
 from relaygr.bench.verify_tally import CheckResult
-from relaygr.config.settings import EngineConfig
+from relaygr.config.settings import EngineConfig, TrainConfig
 from relaygr.core.units import GIB, MIB
 from relaygr.data.dataset import Events
 from relaygr.engine.engine import Engine
@@ -104,6 +104,8 @@ def verify(
     Raises:
         ConfigError: the model, the events or an option is wrong.
     """
+    EngineConfig.LIMITS["threads"].check("threads", options.threads)
+    TrainConfig.LIMITS["seed"].check("seed", options.seed)
     begun = time.monotonic()
     tell = observe or _ignore
     if options.threads:

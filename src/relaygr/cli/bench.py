@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from cyclopts import App
 from rich import box
 from rich.console import Console
@@ -16,6 +15,8 @@ from relaygr.bench.peers import PeerComparison
 from relaygr.bench.rank import RankSpec, bench_rank
 from relaygr.bench.report import RankReport
 from relaygr.bench.threads import ThreadsReport, ThreadsSpec, bench_threads
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 
 _RANK_LEGEND = (
@@ -72,10 +73,10 @@ def rank(
         threads=threads,
         seed=seed,
     )
-    _check_target(json)
+    check_file("--json", json)
     with Console(stderr=True).status("starting") as status:
         report = bench_rank(spec, lambda text: status.update(escape(text)))
-    _write(json, report)
+    write_json(json, report)
     console = Console()
     console.print(_machine_line(report.machine), soft_wrap=True, markup=False)
     for dtype in spec.dtypes:
@@ -106,10 +107,10 @@ def threads_command(
         Time of each of the eight cells.
     """
     spec = ThreadsSpec(preset, history, candidates, dtype, seconds)
-    _check_target(json)
+    check_file("--json", json)
     with Console(stderr=True).status("starting") as status:
         report = bench_threads(spec, lambda text: status.update(escape(text)))
-    _write(json, report)
+    write_json(json, report)
     console = Console()
     console.print(_threads_table(report))
     console.print(report.recommendation, soft_wrap=True, markup=False)
@@ -122,22 +123,6 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         if not part.isdecimal() or len(part) > 9:
             raise ConfigError(option, f"{part!r} in {text!r} is not a whole number")
     return tuple(int(part) for part in parts)
-
-
-def _check_target(file: Path | None) -> None:
-    """Fail before minutes of measuring, not after."""
-    if file is not None and file.is_dir():
-        raise ConfigError("--json", f"{file} is a folder")
-
-
-def _write(file: Path | None, report: msgspec.Struct) -> None:
-    if file is None:
-        return
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-    except OSError as error:
-        raise ConfigError("--json", f"{file} cannot be written: {error.strerror}") from error
 
 
 def _machine_line(machine: Machine) -> str:

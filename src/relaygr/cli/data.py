@@ -17,7 +17,7 @@ from relaygr.data.csvfile import CsvOptions, Skipped, read_csv
 from relaygr.data.dataset import Events, open_events
 from relaygr.data.describe import REPEAT_WINDOW, SESSION_GAP_S, Statistics, describe
 from relaygr.data.synth import SynthSpec, synthesize
-from relaygr.data.write import write_events
+from relaygr.data.write import check_target, write_events
 
 data_app = App(name="data", help="Make and describe datasets of events.")
 
@@ -85,6 +85,7 @@ def csv(
     options = CsvOptions(
         user_column, item_column, time_column, action_column, time_unit, item_ids, on_error=on_error
     )
+    check_target(out)
     errors = Console(stderr=True)
     title = escape(f"reading {file}")
     with errors.status(title) as status:
@@ -141,6 +142,7 @@ def synth(
         days=days,
         seed=seed,
     )
+    check_target(out)
     source = "relaygr data synth " + msgspec.json.encode(spec).decode()
     events = write_events(out, synthesize(spec), name=f"synth-{seed}", source=source, licence="CC0-1.0")
     Console().print(_statistics_table(events))

@@ -18,6 +18,8 @@ from relaygr.bench.demo import SYNTH, DemoSpec, run_demo, train_settings
 from relaygr.bench.demo_html import demo_html
 from relaygr.bench.demo_result import DemoReport, LatencySection, ModeStats, Quality
 from relaygr.bench.demo_stats import unbeaten
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file, check_folder
 
 
 def demo(
@@ -63,6 +65,10 @@ def demo(
     large_requests: int
         Requests for it.
     """
+    data, page = out / "demo.json", out / "demo.html"
+    check_folder("--out", out)
+    for file in (data, page):
+        check_file("--out", file)
     made = msgspec.structs.replace(SYNTH, seed=seed)
     spec = DemoSpec(
         out=out,
@@ -82,9 +88,7 @@ def demo(
     )
     with _Steps() as steps:
         report = run_demo(spec, steps.show)
-    out.mkdir(parents=True, exist_ok=True)
-    data, page = out / "demo.json", out / "demo.html"
-    data.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(data, report, "--out")
     page.write_text(demo_html(report), encoding="utf-8")
     console = Console()
     _print(console, report)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from relaygr.bench.doctor import DoctorReport, examine
 from relaygr.bench.machine import RouteGflops
-from relaygr.core.errors import ConfigError
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
 from relaygr.core.units import format_bytes
 
 
@@ -25,13 +25,10 @@ def doctor(*, json: Path | None = None) -> int:
     json: Path | None
         Also write the report to this file.
     """
+    check_file("--json", json)
     with Console(stderr=True).status("measuring"):
         report = examine()
-    if json is not None:
-        try:
-            json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
-        except OSError as error:
-            raise ConfigError("--json", f"{json} cannot be written: {error.strerror}") from error
+    write_json(json, report)
     console = Console()
     console.print(_table(report))
     for warning in report.warnings:

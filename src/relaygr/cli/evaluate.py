@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from cyclopts import App
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
+from relaygr.config.settings import TrainConfig
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
 from relaygr.models.weights import fingerprint, load_ranker
@@ -60,6 +62,9 @@ def ranker(
     json: Path | None
         Write the report to this file.
     """
+    check_file("--json", json)
+    TrainConfig.LIMITS["negatives"].check("--negatives", negatives)
+    TrainConfig.LIMITS["seed"].check("--seed", seed)
     options = EvalOptions(
         part=part, candidates=candidates, negatives=negatives, max_requests=max_requests, seed=seed
     )
@@ -77,9 +82,7 @@ def ranker(
             observe=lambda done: bar.update(task, completed=done),
             total=lambda count: bar.update(task, total=count),
         )
-    if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(json, report)
     _print(report, Console())
 
 

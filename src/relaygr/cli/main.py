@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from cyclopts import App
@@ -16,7 +17,7 @@ from relaygr.cli.evaluate import eval_app
 from relaygr.cli.plan import plan_app
 from relaygr.cli.train import train_app
 from relaygr.cli.verify import verify_command
-from relaygr.core.errors import RelayError
+from relaygr.core.errors import ConfigError, RelayError
 
 app = App(
     name="relaygr",
@@ -34,11 +35,32 @@ app.command(demo)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run one command; a known error prints one line and exits with 2."""
+    """Run one command; a known error, or a path that fails, prints one line and exits with 2."""
+    arguments = sys.argv[1:] if argv is None else argv
     try:
-        result = app(sys.argv[1:] if argv is None else argv)
+        _check_unicode(arguments)
+        result = app(arguments)
     except RelayError as error:
-        Console(stderr=True).print(f"relaygr: {error}", style="bold red", markup=False, soft_wrap=True)
+        _complain(str(error))
+        raise SystemExit(2) from error
+    except OSError as error:
+        # A path that the command did not expect to fail; without a path it is no mistake of the caller.
+        if error.filename is None:
+            raise
+        _complain(f"{error.filename}: {error.strerror}")
         raise SystemExit(2) from error
     if isinstance(result, int) and result:
         raise SystemExit(result)
+
+
+def _check_unicode(arguments: list[str]) -> None:
+    """Bytes that are not UTF-8 could be read as a path, but not be written to a dataset or a report."""
+    for number, argument in enumerate(arguments, start=1):
+        try:
+            argument.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"argument {number}", f"{os.fsencode(argument)!r} is not UTF-8") from error
+
+
+def _complain(message: str) -> None:
+    Console(stderr=True).print(f"relaygr: {message}", style="bold red", markup=False, soft_wrap=True)

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from relaygr.config.load import load_config
+from relaygr.config.paths import check_folder
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
 from relaygr.models.config import preset as preset_config
@@ -62,6 +63,7 @@ def ranker(
     set: tuple[str, ...]
         A setting, `train.key=value`; may be given more than once.
     """
+    check_folder("--out", out)
     short = {"max_minutes": max_minutes, "max_steps": max_steps, "seed": seed}
     overrides = [*set, *(f"train.{name}={value}" for name, value in short.items() if value is not None)]
     settings = load_config(config, os.environ, overrides).train

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from relaygr.bench.verify import VerifyOptions, VerifyReport, verify
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
 from relaygr.data.dataset import open_events
 
 
@@ -52,6 +53,7 @@ def verify_command(
     json: Path | None
         Write the verdict to this file too.
     """
+    check_file("--json", json)
     dataset = open_events(events)
     options = VerifyOptions(users, candidates, dtype, seed, max_history, threads, bitwise)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -63,9 +65,7 @@ def verify_command(
             options,
             lambda step, done, total: progress.update(task, description=step, completed=done, total=total),
         )
-    if json is not None:
-        json.parent.mkdir(parents=True, exist_ok=True)
-        json.write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
+    write_json(json, report)
     _print(Console(), report)
     return 0 if report.ok else 1
 

@@ -27,6 +27,11 @@ class Range:
             return False
         return not self.power_of_two or (int(value) & (int(value) - 1)) == 0
 
+    def check(self, path: str, value: float, origin: str = "") -> None:
+        """Raise ConfigError if `value` is outside; `origin` says where it came from."""
+        if not self.accepts(value):
+            raise ConfigError(path, f"{value!r} must be {self}{origin}")
+
     def __str__(self) -> str:
         bracket = "(" if self.open_low else "["
         kind = "a power of two in " if self.power_of_two else "in "
@@ -59,5 +64,5 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def check(cls, name: str, value: Any, origin: str = "") -> None:
         """Raise ConfigError if `value` is outside the range of `name`; `origin` says where it came from."""
         limit = cls.LIMITS.get(name)
-        if limit is not None and not limit.accepts(value):
-            raise ConfigError(cls.key(name), f"{value!r} must be {limit}{origin}")
+        if limit is not None:
+            limit.check(cls.key(name), value, origin)

@@ -9,6 +9,7 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, cast
@@ -45,7 +46,9 @@ class CsvEvents:
 def read_csv(
     path: Path | str, options: CsvOptions | None = None, progress: Progress | None = None
 ) -> CsvEvents:
-    """Read a CSV file with a header; gzip is recognised by its first bytes, a byte order mark is dropped.
+    """Read a CSV file with a header; gzip is recognised by its first byte, a byte order mark is dropped.
+
+    A row is one line: a quoted field may not hold a line break. Blank lines are fine at the end.
 
     Args:
         progress: called with the number of rows read, now and then and at the end.
@@ -70,13 +73,44 @@ def _ignore(rows: int) -> None:
     pass
 
 
-def _open_text(file: Path) -> IO[str]:
+@contextmanager
+def _open_text(file: Path) -> Iterator[IO[str]]:
+    # Opened once and never rewound: it may be a pipe.
     with file.open("rb") as stream:
-        zipped = stream.read(2) == b"\x1f\x8b"
-    # Closed with the wrapper that is returned.
-    binary = cast(IO[bytes], gzip.open(file, "rb")) if zipped else file.open("rb")  # noqa: SIM115
-    # Bad bytes become lone surrogates, so that the row and column that hold them can be named.
-    return io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="")
+        # A pipe may hand over a single byte at first; no header begins with this one.
+        zipped = stream.peek(1).startswith(b"\x1f")
+        binary = cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if zipped else stream
+        # Bad bytes become lone surrogates, so that the row and column that hold them can be named.
+        with io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape", newline="") as text:
+            yield text
+
+
+class _Lines:
+    """Feeds `csv.reader` one line a record, so that a quote left open costs its own line and no other.
+
+    Not a generator, because reading goes on after the BadField with which a second line is refused.
+    """
+
+    def __init__(self, file: str, stream: IO[str]) -> None:
+        self.number = 0
+        self.taken = False
+        self._file = file
+        self._readline = stream.readline
+
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        if self.taken:
+            raise BadField(Reason.QUOTE, "a field may not span lines")
+        line = self._readline(MAX_LINE_CHARS + 1)
+        if not line:
+            raise StopIteration
+        self.number += 1
+        if len(line) > MAX_LINE_CHARS:
+            raise DataError(self._file, self.number, "", f"line has more than {MAX_LINE_CHARS} characters")
+        self.taken = True
+        return line
 
 
 class _Reader:
@@ -85,31 +119,43 @@ class _Reader:
     def __init__(self, file: Path, options: CsvOptions) -> None:
         self._file = str(file)
         self._options = options
-        self._line = 0
+        self._lines: _Lines | None = None
         self._skipped: Counter[Reason] = Counter()
         self._first_bad: DataError | None = None
 
     def broken(self, reason: str) -> DataError:
         """The file itself fails after the lines read so far."""
-        return DataError(self._file, self._line, "", reason)
+        return DataError(self._file, self._lines.number if self._lines else 0, "", reason)
 
     def read(self, stream: IO[str], progress: Progress) -> CsvEvents:
-        records = csv.reader(self._lines(stream), strict=True)
-        rows = Rows(self._header(records), self._options)
-        append, read = rows.append, 0
+        lines = self._lines = _Lines(self._file, stream)
+        records = csv.reader(lines, strict=True)
+        header = self._header(records)
+        rows = Rows(header, self._options)
+        append, read, blank = rows.append, 0, 0
         while True:
-            # A record may span lines; an error is reported at the line where it begins.
-            begin = self._line + 1
+            lines.taken = False
             row: list[str] = []
+            bad: BadField | None = None
             try:
                 row = next(records)
+                if not row:
+                    # Whether blank lines stand at the end, where they are fine, shows later.
+                    blank += 1
+                    continue
                 append(row)
             except StopIteration:
                 break
             except csv.Error as error:
-                self._refuse(begin, "", BadField(Reason.SYNTAX, str(error)))
+                bad = BadField(Reason.SYNTAX, str(error))
             except BadField as error:
-                self._refuse(begin, *rows.explain(row, error))
+                bad = error
+            if blank:
+                for line in range(lines.number - blank, lines.number):
+                    self._refuse(line, "", BadField(Reason.FIELDS, f"0, the header has {len(header)}"))
+                read, blank = read + blank, 0
+            if bad is not None:
+                self._refuse(lines.number, *(rows.explain(row, bad) if row else ("", bad)))
             read += 1
             if read % PROGRESS_ROWS == 0:
                 progress(read)
@@ -117,13 +163,6 @@ class _Reader:
         if self._first_bad is not None and self._skipped.total() == read:
             raise self._first_bad
         return CsvEvents(rows.table(), tuple(Skipped(*item) for item in sorted(self._skipped.items())))
-
-    def _lines(self, stream: IO[str]) -> Iterator[str]:
-        while line := stream.readline(MAX_LINE_CHARS + 1):
-            self._line += 1
-            if len(line) > MAX_LINE_CHARS:
-                raise self.broken(f"line has more than {MAX_LINE_CHARS} characters")
-            yield line
 
     def _refuse(self, line: int, column: str, error: BadField) -> None:
         refusal = DataError(self._file, line, column, str(error))
@@ -137,6 +176,8 @@ class _Reader:
             header = next(records, None)
         except csv.Error as error:
             raise DataError(self._file, 1, "", f"malformed header: {error}") from error
+        except BadField as error:
+            raise DataError(self._file, 1, "", str(error)) from error
         if header is None:
             raise DataError(self._file, 1, "", "empty file, expected a header")
         twice = [name for name, count in Counter(header).items() if count > 1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -22,9 +24,16 @@ COLUMNS = ("users", "offsets", "item_ids", "timestamps", "actions")
 DEFAULT_ACTIONS = ("engage",)
 MAX_ACTIONS = 63
 MAX_META_BYTES = 1 << 20
+# Milliseconds passed it in 1973, seconds will in the year 5138: what is larger is in a finer unit.
+TIME_LIMIT_S = 10**11
 
 # Checks read the memory-mapped columns in pieces, so opening never needs memory in the size of the data.
 _CHUNK = 1 << 20
+_MAX_HEADER_BYTES = 10_000
+_HEADER = re.compile(
+    rb"\{'descr': '(?P<dtype>[<>|=][a-zA-Z][0-9]{0,6})', 'fortran_order': (?:True|False), "
+    rb"'shape': \((?P<shape>(?:[0-9]{1,18},? ?){0,32})\),? ?\} *\n"
+)
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,7 +65,7 @@ class Events:
         users: [users] UTF-8 names, unique, in dataset order.
         offsets: [users + 1], from 0 to the number of events.
         item_ids: [events], any int64.
-        timestamps: [events] Unix seconds, not negative, not decreasing within a user.
+        timestamps: [events] Unix seconds in [0, 10^11), not decreasing within a user.
         actions: [events] bit sets; bit 0 is a plain interaction.
     """
 
@@ -105,7 +114,18 @@ def open_events(folder: Path | str) -> Events:
     _check_lengths(events)
     _check_users(events)
     _check_times(events)
+    _check_actions(events)
+    _check_totals(events)
     return events
+
+
+def check_action_names(file: Path, names: tuple[str, ...]) -> None:
+    """Raise DataError, naming `file`, unless there are 1 to 63 different names."""
+    if not 1 <= len(names) <= MAX_ACTIONS:
+        raise DataError(str(file), 0, "actions", f"{len(names)} names, limit 1 to {MAX_ACTIONS}")
+    twice = next((name for at, name in enumerate(names) if name in names[:at]), None)
+    if twice is not None:
+        raise DataError(str(file), 0, "actions", f"{twice[:64]!r} stands more than once")
 
 
 def read_meta(path: Path) -> Meta:
@@ -125,25 +145,47 @@ def read_meta(path: Path) -> Meta:
     if meta.format_version != FORMAT_VERSION:
         reason = f"format version {meta.format_version}, this release reads {FORMAT_VERSION}"
         raise DataError(str(file), 0, "format_version", reason)
+    check_action_names(file, meta.actions)
     return meta
 
 
 def _load(path: Path, column: str) -> npt.NDArray[Any]:
     file = path / f"{column}.npy"
     try:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
+        with file.open("rb") as stream:
+            dtype, shape = _read_header(stream)
+            wanted = dtype.kind == "S" if column == "users" else dtype == np.dtype("<i8")
+            if len(shape) != 1 or not wanted:
+                kind = "fixed-width bytes" if column == "users" else "little-endian int64"
+                reason = f"dtype {dtype} with {len(shape)} dimensions, expected {kind} with 1"
+                raise DataError(str(file), 0, column, reason)
+            begin = stream.tell()
+            held, needed = stream.seek(0, os.SEEK_END) - begin, shape[0] * dtype.itemsize
+            if held != needed:
+                raise DataError(str(file), 0, column, f"{held} bytes behind the header, expected {needed}")
+            return np.memmap(stream, dtype, mode="r", offset=begin, shape=shape)
     except OSError as error:
         raise DataError(str(file), 0, column, error.strerror or str(error)) from error
-    except (ValueError, EOFError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(str(file), 0, column, f"not a readable .npy array: {error}") from error
-    if not isinstance(array, np.ndarray):
-        raise DataError(str(file), 0, column, "not an .npy array")
-    wanted = array.dtype.kind == "S" if column == "users" else array.dtype == np.dtype("<i8")
-    if array.ndim != 1 or not wanted:
-        kind = "fixed-width bytes" if column == "users" else "little-endian int64"
-        reason = f"dtype {array.dtype} with {array.ndim} dimensions, expected {kind} with 1"
-        raise DataError(str(file), 0, column, reason)
-    return array
+
+
+def _read_header(stream: IO[bytes]) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """What `np.save` writes of a plain array, and nothing else: numpy's own reader evaluates the header.
+
+    Raises:
+        ValueError, TypeError: it is not that.
+    """
+    start = stream.read(8)
+    if start[:6] != b"\x93NUMPY" or start[6:] not in (b"\x01\x00", b"\x02\x00", b"\x03\x00"):
+        raise ValueError(f"it begins with {start!r}")
+    length = int.from_bytes(stream.read(2 if start[6] == 1 else 4), "little")
+    header = stream.read(min(length, _MAX_HEADER_BYTES))
+    found = _HEADER.fullmatch(header)
+    if found is None or len(header) != length:
+        raise ValueError(f"its header is {header[:64]!r}")
+    shape = tuple(int(size) for size in found["shape"].split(b",") if size.strip())
+    return np.dtype(found["dtype"].decode("ascii")), shape
 
 
 def _check_lengths(events: Events) -> None:
@@ -189,6 +231,9 @@ def _check_times(events: Events) -> None:
         chunk = times[low : low + _CHUNK + 1]
         if int(chunk.min()) < 0:
             raise _bad(events, "timestamps", f"negative at event {low + int(np.argmin(chunk))}")
+        if int(chunk.max()) >= TIME_LIMIT_S:
+            event = low + int(np.argmax(chunk))
+            raise _bad(events, "timestamps", f"{times[event]} s at event {event}, limit {TIME_LIMIT_S - 1}")
         falls = low + 1 + np.flatnonzero(chunk[1:] < chunk[:-1])
         # A fall is fine exactly where the next user's run begins.
         begins = np.searchsorted(first_of_user, falls)
@@ -199,6 +244,31 @@ def _check_times(events: Events) -> None:
             raise _bad(
                 events, "timestamps", f"event {event} of user {owner} is earlier than the one before it"
             )
+
+
+def _check_actions(events: Events) -> None:
+    unnamed = ~((1 << len(events.meta.actions)) - 1)
+    for low in range(0, events.n_events, _CHUNK):
+        wrong = np.flatnonzero(events.actions[low : low + _CHUNK] & unnamed)
+        if wrong.size:
+            event = low + int(wrong[0])
+            reason = f"{events.actions[event]} at event {event} sets a bit that {META_FILE} does not name"
+            raise _bad(events, "actions", f"{reason}; names: {', '.join(events.meta.actions)}")
+
+
+def _check_totals(events: Events) -> None:
+    """The times exactly; the number of items, which would take a sort, by its range."""
+    totals = events.meta.statistics
+    held = (int(events.timestamps.min()), int(events.timestamps.max())) if events.n_events else (0, 0)
+    if (totals.first_s, totals.last_s) != held:
+        reason = (
+            f"says seconds {totals.first_s} to {totals.last_s}, the events run from {held[0]} to {held[1]}"
+        )
+        raise DataError(str(events.path / META_FILE), 0, "statistics", reason)
+    least = min(events.n_events, 1)
+    if not least <= totals.items <= events.n_events:
+        reason = f"says {totals.items} items, limit {least} to {events.n_events}, the events"
+        raise DataError(str(events.path / META_FILE), 0, "statistics", reason)
 
 
 def _bad(events: Events, column: str, reason: str) -> DataError:

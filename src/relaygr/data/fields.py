@@ -27,6 +27,7 @@ class Reason(StrEnum):
 
     FIELDS = "wrong number of fields"
     SYNTAX = "malformed CSV"
+    QUOTE = "quote not closed on its line"
     UTF8 = "bad UTF-8"
     NUL = "contains NUL"
     EMPTY_USER = "empty user"

@@ -10,12 +10,13 @@ import numpy.typing as npt
 
 from relaygr.config.limits import Range, Section
 from relaygr.core.errors import ConfigError
-from relaygr.data.dataset import Int64s
+from relaygr.data.dataset import TIME_LIMIT_S, Int64s
 from relaygr.data.write import EventTable
 
 Floats = npt.NDArray[np.float64]
 
 MAX_EVENTS = 50_000_000
+MAX_DAYS = 36_500
 ACTIONS = ("engage", "like", "long_view")
 REPEAT_WINDOW = 50
 _TASTES = 3
@@ -52,8 +53,8 @@ class SynthSpec(Section, frozen=True, kw_only=True):
         "repeat_rate": Range(0, 1),
         "burst_rate": Range(0, 1),
         "session_events": Range(1, 100_000),
-        "start_s": Range(0, 10**11),
-        "days": Range(1, 36_500),
+        "start_s": Range(0, TIME_LIMIT_S - MAX_DAYS * _SECONDS_IN_DAY),
+        "days": Range(1, MAX_DAYS),
         "seed": Range(0, 2**63 - 1),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -13,22 +14,27 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from relaygr.config.paths import check_folder
 from relaygr.core.errors import BackendError, ConfigError, DataError, RequestError
 from relaygr.core.ids import user_id
 from relaygr.data.dataset import (
     COLUMNS,
     DEFAULT_ACTIONS,
     FORMAT_VERSION,
-    MAX_ACTIONS,
     META_FILE,
+    TIME_LIMIT_S,
     Events,
     Int64s,
     Meta,
     Names,
     Totals,
+    check_action_names,
     open_events,
     read_meta,
 )
+
+# Names are up to 255 bytes, and a process adds a mark of its own while it writes.
+MAX_FOLDER_NAME_BYTES = 224
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +60,9 @@ def write_events(folder: Path | str, table: EventTable, *, name: str, source: st
         BackendError: the file system refused.
     """
     target = Path(folder).resolve()
-    _check_target(target)
+    check_target(target)
+    for field, text in (("name", name), ("source", source), ("licence", licence)):
+        _check_unicode(field, text)
     _check_table(target, table)
     order = _time_order(table)
     counts = np.bincount(table.user_index, minlength=len(table.users)).astype(np.int64)
@@ -89,23 +97,28 @@ def write_events(folder: Path | str, table: EventTable, *, name: str, source: st
     return open_events(target)
 
 
-def _check_target(target: Path) -> None:
-    """A folder may be replaced only if every single thing in it is known to be ours."""
+def check_target(folder: Path | str) -> None:
+    """Raise ConfigError when no dataset may or can be written to `folder`.
+
+    A folder may be replaced only if every single thing in it is known to be ours.
+    """
+    target = Path(folder).resolve()
+    size = len(os.fsencode(target.name))
+    if size > MAX_FOLDER_NAME_BYTES:
+        raise ConfigError("out", f"{target.name[:32]}... has {size} bytes, limit {MAX_FOLDER_NAME_BYTES}")
+    check_folder("out", target)
     if not target.exists():
         return
     problem = ""
-    if not target.is_dir():
-        problem = "is a file"
-    else:
-        present = {child.name for child in target.iterdir()}
-        strangers = sorted(present - {META_FILE} - {f"{column}.npy" for column in COLUMNS})
-        if strangers:
-            problem = f"exists and holds {strangers[0]!r}, which is no part of a dataset"
-        elif present:
-            try:
-                read_meta(target)
-            except DataError as error:
-                problem = f"exists and is not a dataset ({error.reason})"
+    present = {child.name for child in target.iterdir()}
+    strangers = sorted(present - {META_FILE} - {f"{column}.npy" for column in COLUMNS})
+    if strangers:
+        problem = f"exists and holds {strangers[0]!r}, which is no part of a dataset"
+    elif present:
+        try:
+            read_meta(target)
+        except DataError as error:
+            problem = f"exists and is not a dataset ({error.reason})"
     if problem:
         raise ConfigError("out", f"{target} {problem}; choose another folder")
 
@@ -124,15 +137,25 @@ def _check_table(target: Path, table: EventTable) -> None:
         raise DataError(str(target), 0, "user_index", f"points outside the {len(table.users)} users")
     if length and int(table.timestamps.min()) < 0:
         raise DataError(str(target), 0, "timestamps", f"{int(table.timestamps.min())} is negative")
-    if not 1 <= len(table.action_names) <= MAX_ACTIONS:
+    if length and int(table.timestamps.max()) >= TIME_LIMIT_S:
         raise DataError(
-            str(target), 0, "actions", f"{len(table.action_names)} names, limit 1 to {MAX_ACTIONS}"
+            str(target), 0, "timestamps", f"{int(table.timestamps.max())} s, limit {TIME_LIMIT_S - 1}"
         )
+    check_action_names(target, table.action_names)
+    for action in table.action_names:
+        _check_unicode("actions", action)
     unnamed = ~((1 << len(table.action_names)) - 1)
     if length and np.any(table.actions & unnamed):
         raise DataError(
             str(target), 0, "actions", f"a bit without a name is set; names: {table.action_names}"
         )
+
+
+def _check_unicode(field: str, text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(field, f"{text[:64]!r} is not valid Unicode: {error.reason}") from error
 
 
 def _names(target: Path, users: Sequence[str]) -> Names:
@@ -160,6 +183,7 @@ def _column(values: Int64s, order: npt.NDArray[np.intp] | None) -> Int64s:
 
 def _replace(target: Path, arrays: dict[str, npt.NDArray[np.int64] | Names], meta: Meta) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_left(target, "new")
     token = f"{os.getpid()}-{secrets.token_hex(4)}"
     fresh = target.with_name(f".{target.name}.{token}.new")
     stale = target.with_name(f".{target.name}.{token}.old")
@@ -172,9 +196,30 @@ def _replace(target: Path, arrays: dict[str, npt.NDArray[np.int64] | Names], met
         if target.exists():
             target.rename(stale)
         fresh.rename(target)
+        # Not before, because what a killed process moved away may be the only dataset left.
+        _remove_left(target, "old")
     finally:
         # After a failure between the two renames the old dataset goes back to its place.
         if stale.exists() and not target.exists():
             stale.rename(target)
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(stale, ignore_errors=True)
+
+
+def _remove_left(target: Path, kind: str) -> None:
+    """Remove what processes that were killed while they wrote `target` left beside it."""
+    form = re.compile(rf"\.{re.escape(target.name)}\.([1-9][0-9]{{0,8}})-[0-9a-f]{{8}}\.{kind}", re.DOTALL)
+    for beside in target.parent.iterdir():
+        found = form.fullmatch(beside.name)
+        if found is not None and not _lives(int(found[1])):
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # somebody else's
+    return True
