@@ -54,6 +54,22 @@ def test_windows_stay_with_one_user_and_before_the_split(synth_events: Events) -
         assert synth_events.timestamps[window.start : window.stop].max() < end
 
 
+def test_later_groups_are_drawn_more_often(synth_events: Events) -> None:
+    end = temporal_split(synth_events).train_end_s
+    even, late = training_groups(synth_events, end), training_groups(synth_events, end, half_life=0.1)
+    rng = np.random.default_rng(0)
+    times = synth_events.timestamps[even.start]
+    span = end - times.min()
+    recent = {
+        name: np.mean([times[groups.draw(rng)] > end - 0.1 * span for _ in range(2000)])
+        for name, groups in (("even", even), ("late", late))
+    }
+    share = np.mean(times > end - 0.1 * span)
+    assert abs(recent["even"] - share) < 0.05
+    assert recent["late"] > recent["even"] + 0.2
+    assert late.cumulative[-1] == pytest.approx(1)
+
+
 def test_visible_events_are_strictly_earlier_and_all_of_them(synth_events: Events) -> None:
     batches = source(synth_events)
     ties = 0

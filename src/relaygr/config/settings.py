@@ -60,6 +60,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         cuts: most points in time of one window that are trained on at once.
         negatives: sampled items scored against the positives of each cut.
         min_history, max_history: events of a window, drawn uniformly.
+        half_life: share of the training time after which an example is drawn half as often.
         lr, table_lr: of the dense weights and of the item table.
         scaling_seqlen: the attention divisor that the model gets, instead of its preset's.
         last_seen: give candidates the age of their item's last event in the user's history.
@@ -85,6 +86,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "negatives": Range(1, 65536),
         "min_history": Range(1, 65536),
         "max_history": Range(2, 65536),
+        "half_life": Range(0, 1e9, open_low=True),
         "scaling_seqlen": Range(1, 1_048_576),
         "eval_every_steps": Range(1, 1_000_000),
         "eval_requests": Range(1, 1_000_000),
@@ -105,6 +107,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     negatives: int = 48
     min_history: int = 64
     max_history: int = 512
+    half_life: float = 0.1
     scaling_seqlen: int = 8
     score_time_bias: bool = True
     last_seen: bool = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events, Int64s
@@ -24,14 +25,20 @@ class Groups:
     Attributes:
         start, stop: the group's events.
         user_start: the first event of the group's user.
+        cumulative: float64, ascending to 1; the steps are the probabilities of drawing the groups.
     """
 
     start: Int64s
     stop: Int64s
     user_start: Int64s
+    cumulative: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.start)
+
+    def draw(self, rng: np.random.Generator) -> int:
+        """A group, later ones more often."""
+        return min(int(np.searchsorted(self.cumulative, rng.random(), side="right")), len(self) - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +53,12 @@ class Window:
     cuts: Int64s
 
 
-def training_groups(events: Events, before_s: int) -> Groups:
+def training_groups(events: Events, before_s: int, half_life: float = np.inf) -> Groups:
     """Groups earlier than `before_s`.
+
+    Args:
+        half_life: a group this share of the training time before its end is drawn half as often as one at
+            the end. Items and habits drift, and what is ranked later resembles the end.
 
     Raises:
         ConfigError: no user has two different seconds to learn from.
@@ -65,17 +76,22 @@ def training_groups(events: Events, before_s: int) -> Groups:
         raise ConfigError(
             "events", f"{events.path}: no user has events in two different seconds before {before_s} s"
         )
-    return Groups(start[kept], stop[kept], user_starts[owner[kept]])
+    start = start[kept]
+    times = events.timestamps[start].astype(np.float64)
+    span = max(before_s - float(times.min()), 1.0)
+    weights = np.exp2((times - before_s) / (half_life * span))
+    cumulative = np.cumsum(weights) / weights.sum()
+    return Groups(start, stop[kept], user_starts[owner[kept]], cumulative)
 
 
 def draw_window(
     groups: Groups, rng: np.random.Generator, shortest: int, longest: int, most_cuts: int
 ) -> Window:
-    """A window that ends right before a group drawn uniformly, and up to `most_cuts` cuts inside it.
+    """A window that ends right before a drawn group, and up to `most_cuts` cuts inside it.
 
     Its length is uniform in [shortest, longest] events, or what the user has.
     """
-    last = int(rng.integers(len(groups)))
+    last = groups.draw(rng)
     stop = int(groups.start[last])
     length = int(rng.integers(shortest, longest + 1))
     start = max(int(groups.user_start[last]), stop - length)

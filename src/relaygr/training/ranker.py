@@ -93,7 +93,7 @@ class RankerTrainer:
             cuts=train.cuts,
             negatives=train.negatives,
         )
-        groups = training_groups(events, self.split.train_end_s)
+        groups = training_groups(events, self.split.train_end_s, train.half_life)
         self.batches = BatchSource(events, groups, self.catalogue, spec, train.seed)
         self.requests = evaluation_requests(
             events,
