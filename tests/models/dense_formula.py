@@ -51,11 +51,6 @@ def _gap_row(gap: int) -> int:
     return min(int(4 * math.log(1 + max(gap, 0) / 60)), 63)
 
 
-def distance_row(events: int) -> int:
-    """Single events up to 32, then four rows a doubling."""
-    return events - 1 if events <= 32 else min(31 + int(4 * math.log2(events / 32) + 1e-9), 63)
-
-
 def _place(p: Arrays, c: HstuConfig, position: int, time_s: int, gap_row: int, offset: int) -> np.ndarray:
     local = time_s + offset
     day = 2 * math.pi * (local % 86400) / 86400
@@ -92,6 +87,11 @@ def score(
     gap = _gap_row(query_time - times[-1]) if h else 64
     for t in range(m):
         place = _place(p, c, slots + h, query_time, gap, offset)
+        if c.last_seen:
+            seen = [
+                query_time - time for item, time in zip(items, times, strict=True) if item == candidates[t]
+            ]
+            place = place + p["tokens.last_seen"][_gap_row(seen[-1]) if seen else 64]
         x[slots + h + t] = _item(p, c, candidates[t]) + p["tokens.target_action"] + place
     n, C = slots + h + m, slots
     two_way = c.contextual_two_way and C > 0
@@ -126,9 +126,4 @@ def score(
     tokens = np.array([_item(p, c, value) for value in candidates]).reshape(m, c.hidden_size)
     item = _stack(p, "head.item", tokens)
     item = _ln(item, p["head.item_norm.weight"], p["head.item_norm.bias"], 1e-5)
-    logits = _stack(p, "head.predict", rows * item)
-    if c.last_seen:
-        for t in range(m):
-            seen = [h - e for e in range(h) if items[e] == candidates[t]]
-            logits[t] += p["head.last_seen"][distance_row(seen[-1]) if seen else 64]
-    return logits
+    return _stack(p, "head.predict", rows * item)

@@ -23,8 +23,7 @@ class NaivePass:
     """Scores rows of one size; the mask is built once, outside of any timing.
 
     Raises:
-        ConfigError: the model has profile slots, a window, a score-time bias or last-seen ages, which this
-            pass leaves out.
+        ConfigError: the model has profile slots, a window, a score-time bias or last-seen ages, which this pass leaves out.
     """
 
     def __init__(self, model: HstuRanker, history: int, candidates: int) -> None:
@@ -60,7 +59,7 @@ class NaivePass:
         events = tokens.events(row.items, row.actions, times, gaps, positions, offset, _PLAIN)
         end = torch.tensor([self._history])
         gap = gap_bucket(query - times[-1])
-        return torch.cat([events, tokens.candidates(item_tokens, end, query, gap, offset, _PLAIN)])
+        return torch.cat([events, tokens.candidates(item_tokens, end, query, gap, None, offset, _PLAIN)])
 
     def _layer(self, layer: HstuLayer, x: Tensor) -> Tensor:
         spec = self._model.spec

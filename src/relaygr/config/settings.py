@@ -63,7 +63,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         half_life: share of the training time after which an example is drawn half as often.
         lr, table_lr: of the dense weights and of the item table.
         scaling_seqlen: the attention divisor that the model gets, instead of its preset's.
-        last_seen: let it add to a candidate's logits how many events ago the user last had it.
+        last_seen: give candidates the age of their item's last event in the user's history.
         score_time_bias: give the model a score bias by the age of a history token at query time.
         warmup_steps: steps over which `lr` rises from 0.
         clip_norm: limit on the norm of the gradient.

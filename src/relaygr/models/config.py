@@ -28,7 +28,7 @@ class HstuConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         full_tail: the last so many history tokens ignore the window (then K/V cannot be appended to).
         position_buckets: rows of the forward position table.
         score_time_bias: a learned score bias by the age of a history token at query time.
-        last_seen: how many events ago a candidate was last in the user's own history adds to its logits.
+        last_seen: a candidate token carries the age of its item's last event in the user's own history.
         action_bits: names of the bits of an event's action set, lowest bit first.
         tasks: the heads, a subset of `action_bits`: "will the candidate get this bit".
         item_rows, item_hashes, embedding_dim: the hashed item table; any int64 id is valid.

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from relaygr.kernels.interface import Kernel
 from relaygr.models.config import HstuConfig
 from relaygr.models.dense import Norm, SwishNormStack
-from relaygr.models.tokens import GAP_ROWS
 
 HEAD_WIDTH = 512
 
@@ -22,25 +20,16 @@ class MultiTaskHead(nn.Module):
         self.item = SwishNormStack(config.hidden_size, HEAD_WIDTH, config.hidden_size)
         self.item_norm = Norm(config.hidden_size, 1e-5)
         self.predict = SwishNormStack(config.hidden_size, HEAD_WIDTH, len(config.tasks))
-        # Added to the logits: how many events ago a candidate was seen, which attention alone finds slowly.
-        self.last_seen = nn.Parameter(torch.zeros(GAP_ROWS, len(config.tasks))) if config.last_seen else None
 
     def forward(
-        self,
-        rows: Tensor,
-        item_tokens: Tensor,
-        kernel: Kernel,
-        where: Tensor | None = None,
-        seen: Tensor | None = None,
+        self, rows: Tensor, item_tokens: Tensor, kernel: Kernel, where: Tensor | None = None
     ) -> Tensor:
         """rows [m, D], item_tokens [m, D] -> logits [m, tasks], at least float32.
 
         Args:
             where: int64 [m], which of the item tokens [i, D] is each row's; None for one a row.
-            seen: int64 [m], of `last_seen_rows`, for a model that uses them.
         """
         item = self.item_norm(self.item(item_tokens, kernel))
         item = item if where is None else item[where]
         logits: Tensor = self.predict(self.post_norm(rows) * item, kernel)
-        logits = logits if logits.dtype.itemsize >= 4 else logits.float()
-        return logits if self.last_seen is None or seen is None else logits + self.last_seen[seen]
+        return logits if logits.dtype.itemsize >= 4 else logits.float()

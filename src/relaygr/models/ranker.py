@@ -13,7 +13,7 @@ from relaygr.models.config import HstuConfig
 from relaygr.models.dense import Dense
 from relaygr.models.heads import MultiTaskHead
 from relaygr.models.layer import Ages, HstuLayer
-from relaygr.models.tokens import NO_PREDECESSOR, TokenEmbedding, gap_bucket, last_seen_rows
+from relaygr.models.tokens import NO_PREDECESSOR, TokenEmbedding, gap_bucket, last_seen_gap
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,7 @@ class HstuRanker(nn.Module):
             return [x.new_zeros(0, len(self.config.tasks)) for _ in inputs]
         x = last(x, plan, kernel, ages)
         rows = torch.cat([x[where.candidates] for where in plan.layout.segments])
-        seen = torch.cat([self._last_seen(row) for row in inputs]) if self.config.last_seen else None
-        logits = self.head(rows, item_tokens, kernel, shared, seen)
+        logits = self.head(rows, item_tokens, kernel, shared)
         return list(logits.split([len(row.candidates) for row in inputs]))
 
     def _embed(
@@ -187,15 +186,11 @@ class HstuRanker(nn.Module):
         if len(row.items):
             last = row.timestamps[(event - 1).clamp(min=0)]
             gaps = torch.where(event > 0, gap_bucket(query - last), gaps)
+        seen = None
+        if self.config.last_seen:
+            seen = last_seen_gap(row.items, row.timestamps, row.candidates, event, query)
         offset = torch.tensor([row.utc_offset_s])
-        return self.tokens.candidates(item_tokens, high, query, gaps, offset, kernel)
-
-    @staticmethod
-    def _last_seen(row: RowInput) -> Tensor:
-        """Rows of the last-seen table, one a candidate, [m]."""
-        slots = len(row.contextual)
-        visible = torch.tensor([row.tokens]) if row.candidate_high is None else row.candidate_high
-        return last_seen_rows(row.items, row.candidates, visible - slots)
+        return self.tokens.candidates(item_tokens, high, query, gaps, seen, offset, kernel)
 
     def _ages(self, row: RowInput) -> Ages:
         """The ages of the history tokens, once for each run of candidates with one query time."""

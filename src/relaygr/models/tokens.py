@@ -41,22 +41,19 @@ def clock_features(timestamps: Tensor, utc_offset_s: Tensor | int) -> Tensor:
     return torch.stack([day.sin(), day.cos(), week.sin(), week.cos()], dim=-1)
 
 
-# Smallest distance in events of each row but the first: single events up to 32, then four rows a doubling.
-_DISTANCE_EDGES = torch.tensor(
-    [*range(2, 33), *(math.ceil(32 * 2 ** (step / 4)) for step in range(1, GAP_ROWS - 32))]
-)
-
-
-def last_seen_rows(items: Tensor, candidates: Tensor, visible: Tensor) -> Tensor:
-    """How many events ago each candidate's item last occurred, as rows of a table of `GAP_ROWS`.
+def last_seen_gap(
+    items: Tensor, timestamps: Tensor, candidates: Tensor, visible: Tensor, query_times: Tensor
+) -> Tensor:
+    """Gap-table rows of the time since each candidate's item last occurred in the history.
 
     Args:
-        items: int64 [h], the history.
+        items, timestamps: int64 [h].
         candidates: int64 [m].
         visible: int64 [m] or [1]; only events before this index count.
+        query_times: int64 [m] or [1].
 
     Returns:
-        int64 [m]: 0 for the last visible event, 63 for the farthest, `NO_PREDECESSOR` for never.
+        int64 [m]; `NO_PREDECESSOR` for an item that does not occur.
     """
     if not len(items):
         return torch.full_like(candidates, NO_PREDECESSOR)
@@ -67,10 +64,9 @@ def last_seen_rows(items: Tensor, candidates: Tensor, visible: Tensor) -> Tensor
     keys = torch.searchsorted(ordered, ordered) * width + order
     group = torch.searchsorted(ordered, candidates)
     place = torch.searchsorted(keys, group * width + visible) - 1
-    at = place.clamp(min=0)
-    found = (place >= group) & (ordered[at] == candidates)
-    rows = torch.bucketize(visible - order[at], _DISTANCE_EDGES, right=True).clamp(max=GAP_ROWS - 2)
-    return torch.where(found, rows, torch.full_like(rows, NO_PREDECESSOR))
+    found = (place >= group) & (ordered[place.clamp(min=0)] == candidates)
+    gaps = gap_bucket(query_times - timestamps[order[place.clamp(min=0)]])
+    return torch.where(found, gaps, torch.full_like(gaps, NO_PREDECESSOR))
 
 
 class ItemEmbedding(nn.Module):
@@ -110,6 +106,7 @@ class TokenEmbedding(nn.Module):
         self.position = nn.Parameter(torch.randn(config.position_buckets, size) * 0.02)
         self.gap = nn.Parameter(torch.randn(GAP_ROWS, size) * 0.1)
         self.clock = nn.Parameter(torch.randn(4, size) * 0.1)
+        self.last_seen = nn.Parameter(torch.randn(GAP_ROWS, size) * 0.1) if config.last_seen else None
         slots = len(config.contextual)
         self.slots = nn.ModuleList(Dense(config.embedding_dim, size) for _ in range(slots))
 
@@ -150,11 +147,17 @@ class TokenEmbedding(nn.Module):
         positions: Tensor,
         query_times: Tensor,
         gaps: Tensor,
+        seen_gaps: Tensor | None,
         offset: Tensor,
         kernel: Kernel,
     ) -> Tensor:
-        """Candidate rows [m, D] from their item tokens; the other arguments are [m] or [1]."""
+        """Candidate rows [m, D] from their item tokens; the other arguments are [m] or [1].
+
+        `seen_gaps` are of `last_seen_gap`, for a model that has them.
+        """
         place = self._place(positions, query_times, gaps, offset, kernel) + self.target_action
+        if self.last_seen is not None and seen_gaps is not None:
+            place = place + self.last_seen[seen_gaps]
         return item_tokens.to(place.dtype) + place
 
     def _place(

@@ -19,7 +19,6 @@ from relaygr.models.ranker import HstuRanker
 MATCH_SCALE = 2.0  # of queries and keys: sharp enough that other items add little
 BIAS_NOW = -2.0  # of the score-time bias at age 0: silu is near 0 unless query and key match
 BIAS_AGE = -7.0  # what the largest age adds to it
-SEEN_NOW, SEEN_LONG_AGO = 5.0, 1.0  # of the logits of a candidate just seen, and seen long ago; 0 if never
 
 
 def ranker_config(
@@ -50,10 +49,10 @@ def ranker_config(
 
 @torch.no_grad()
 def start_from_matching(model: HstuRanker, items: int) -> None:
-    """Set keys = queries in every layer, biases that fall with age, and the level of the logits.
+    """Set keys = queries in every layer, a score-time bias that falls with age, and the level of the logits.
 
-    A candidate then attends to its own past events, recent ones first; what was seen lately starts ahead,
-    and all other items of a catalogue of `items` start as equally probable.
+    A candidate then attends to its own past events, recent ones first, and every item starts as probable
+    as any other of a catalogue of `items`.
     """
     for layer in model.layers:
         assert isinstance(layer, HstuLayer)
@@ -65,8 +64,5 @@ def start_from_matching(model: HstuRanker, items: int) -> None:
             # The last row is that of tokens without a time: profile slots.
             ages = torch.linspace(0, 1, len(layer.time_bias) - 1)
             layer.time_bias[:-1] = BIAS_NOW + BIAS_AGE * ages[:, None]
-    if model.head.last_seen is not None:
-        ages = torch.linspace(0, 1, len(model.head.last_seen) - 1)
-        model.head.last_seen[:-1] = (SEEN_NOW + (SEEN_LONG_AGO - SEEN_NOW) * ages)[:, None]
     assert model.head.predict.second.bias is not None
     model.head.predict.second.bias.fill_(-math.log(items))
