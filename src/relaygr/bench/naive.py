@@ -23,7 +23,8 @@ class NaivePass:
     """Scores rows of one size; the mask is built once, outside of any timing.
 
     Raises:
-        ConfigError: the model has profile slots, a window, a score-time bias or last-seen ages, which this pass leaves out.
+        ConfigError: the model has profile slots, a window, a score-time bias or last-seen ages, which this
+            pass leaves out.
     """
 
     def __init__(self, model: HstuRanker, history: int, candidates: int) -> None:
