@@ -122,8 +122,15 @@ def test_resume_refuses_other_data_model_and_settings(
         trainer(synth_events, tmp_path / "m", resume=True, max_steps=2, max_history=16)
     with pytest.raises(ConfigError, match="cannot read"):
         trainer(synth_events, tmp_path / "nothing", resume=True)
+    whole = (tmp_path / "m" / STATE_FILE).read_bytes()
+    for at in range(0, len(whole), max(len(whole) // 9, 1)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        (tmp_path / "m" / STATE_FILE).write_bytes(bytes(damaged))
+        with pytest.raises(ConfigError, match="damaged or not a training state"):
+            trainer(synth_events, tmp_path / "m", resume=True, max_steps=2)
     (tmp_path / "m" / STATE_FILE).write_bytes(b"no state")
-    with pytest.raises(ConfigError, match="is not a training state"):
+    with pytest.raises(ConfigError, match="damaged or not a training state"):
         trainer(synth_events, tmp_path / "m", resume=True)
 
 

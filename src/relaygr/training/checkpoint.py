@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import pickle
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from relaygr.models.config import HstuConfig
 
 STATE_FILE = "training.pt"
 FORMAT_VERSION = 1
+DIGEST_BYTES = 16  # in front of the state, so that damage is noticed before anything is read from it
 # When to stop is not part of what is being trained: a run may be continued with other limits.
 _LIMITS = ("max_minutes", "max_steps", "patience")
 
@@ -106,7 +108,10 @@ def save_state(
         "weights": weights,
         "optimizers": optimizers,
     }
-    torch.save(record, temporary)
+    buffer = io.BytesIO()
+    torch.save(record, buffer)
+    data = buffer.getvalue()
+    temporary.write_bytes(_digest(data) + data)
     os.replace(temporary, folder / STATE_FILE)
 
 
@@ -114,13 +119,19 @@ def load_state(folder: Path, identity: RunIdentity) -> tuple[RunState, dict[str,
     """(state, weights, optimiser states) of the run in `folder`.
 
     Raises:
-        ConfigError: there is none, or it was made with other data, another model or other settings.
+        ConfigError: there is none, it is damaged, or it was made with other data, another model or other
+            settings.
     """
     path = folder / STATE_FILE
     try:
-        record = torch.load(path, weights_only=True)
+        stored = path.read_bytes()
     except OSError as error:
         raise ConfigError("resume", f"cannot read {path}: {error.strerror}") from error
+    digest, data = stored[:DIGEST_BYTES], stored[DIGEST_BYTES:]
+    if digest != _digest(data):
+        raise ConfigError("resume", f"{path} is damaged or not a training state: its digest does not match")
+    try:
+        record = torch.load(io.BytesIO(data), weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise ConfigError("resume", f"{path} is not a training state: {error}") from error
     if not isinstance(record, dict) or record.get("format_version") != FORMAT_VERSION:
@@ -140,6 +151,10 @@ def load_state(folder: Path, identity: RunIdentity) -> tuple[RunState, dict[str,
         evaluations=msgspec.json.decode(record["evaluations"], type=tuple[Evaluation, ...]),
     )
     return state, record["weights"], record["optimizers"]
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 def _difference(part: str, stored: str, wanted: str) -> str:
