@@ -28,7 +28,7 @@ from relaygr.data.write import write_events
 from relaygr.engine.engine import Engine
 from relaygr.kernels.select import choose
 from relaygr.models.config import HstuConfig, preset
-from relaygr.models.weights import fingerprint, load_config, load_ranker
+from relaygr.models.weights import load_config, open_ranker
 from relaygr.training.catalogue import Catalogue, catalogue_before
 from relaygr.training.ranker import RankerTrainer, ranker_config
 
@@ -125,8 +125,8 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
     training = None if spec.model is not None else _train(spec, events, size, observe)
     folder = spec.model or spec.out / "model"
     choice = choose("auto", spec.dtype)
-    model = load_ranker(folder, choice.dtype)
-    engine = Engine(model, fingerprint(folder), choice, SETTINGS)
+    model, model_fp = open_ranker(folder, choice.dtype)
+    engine = Engine(model, model_fp, choice, SETTINGS)
 
     retriever = Retriever(catalogue, item_vectors(model, choice.kernel, catalogue.items), RetrievalSpec())
     laps = _replay(Cascade(engine, retriever, spec.lead_ms), visits, f"replay, {spec.preset}", observe)

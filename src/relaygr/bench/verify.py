@@ -25,7 +25,7 @@ from relaygr.engine.engine import Engine
 from relaygr.kernels.select import choose
 from relaygr.memory.layout import KvLayout
 from relaygr.models.config import HstuConfig
-from relaygr.models.weights import fingerprint, load_ranker
+from relaygr.models.weights import open_ranker
 
 MICROBATCH = 7
 GROUP_USERS = 8
@@ -160,9 +160,9 @@ def _ignore(step: str, done: int, total: int) -> None:
 def _engines(model: Path, options: VerifyOptions) -> Engines:
     choice = choose("auto", options.dtype, options.bitwise)
     # Read once: a training run may replace the files meanwhile.
-    single = load_ranker(model, torch.float32)
+    single, model_fp = open_ranker(model)
     ranker = single if choice.dtype == torch.float32 else deepcopy(single).cast(choice.dtype)
-    model_fp, config = fingerprint(model), ranker.config
+    config = ranker.config
 
     def engine(users: int, microbatch: int) -> Engine:
         settings = EngineConfig(

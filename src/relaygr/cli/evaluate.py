@@ -16,7 +16,7 @@ from relaygr.config.paths import check_file
 from relaygr.config.settings import TrainConfig
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
-from relaygr.models.weights import fingerprint, load_ranker
+from relaygr.models.weights import open_ranker
 from relaygr.training.evaluate import Estimate
 from relaygr.training.metrics import METRICS
 from relaygr.training.offline import EvalOptions, EvalReport, Part, evaluate_ranker
@@ -69,13 +69,13 @@ def ranker(
         part=part, candidates=candidates, negatives=negatives, max_requests=max_requests, seed=seed
     )
     choice = choose("cpu", dtype)
-    loaded = load_ranker(model, choice.dtype)
+    loaded, model_fp = open_ranker(model, choice.dtype)
     dataset = open_events(events)
     with _bar() as bar:
         task = bar.add_task("requests", total=None)
         report = evaluate_ranker(
             loaded,
-            fingerprint(model).hex(),
+            model_fp.hex(),
             dataset,
             choice.kernel,
             options,
