@@ -36,7 +36,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "bench.bench_threads",
         "doctor.examine",
         "demo.run_demo",
-        "evaluate.load_ranker",
+        "evaluate.open_ranker",
         "verify.verify",
         "verify.open_events",
         "train.open_events",
