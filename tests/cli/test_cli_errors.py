@@ -40,7 +40,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "verify.verify",
         "verify.open_events",
         "train.open_events",
-        "data.read_csv",
+        "data_readers.CsvReader.read",
         "data.synthesize",
     ):
         monkeypatch.setattr(f"relaygr.cli.{name}", forbidden)

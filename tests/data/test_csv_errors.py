@@ -11,21 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaygr.core.errors import DataError
-from relaygr.data.csvfile import CsvEvents, CsvOptions, read_csv
+from relaygr.data.readers.csvfile import CsvReader
+from relaygr.data.readers.interface import Read
 
 HEAD = b"user_id,item_id,timestamp\n"
 
 
-def read(folder: Path, data: bytes, **options: object) -> CsvEvents:
+def read(folder: Path, data: bytes, **options: object) -> Read:
     file = folder / "events.csv"
     file.write_bytes(data)
-    return read_csv(file, CsvOptions(**options))  # type: ignore[arg-type]
+    return CsvReader(**options).read(file)  # type: ignore[arg-type]
 
 
 BAD_ROWS = [
-    (b"a,1", "", "wrong number of fields", "2, the header has 3"),
-    (b"a,1,2,3", "", "wrong number of fields", "4, the header has 3"),
-    (b"", "", "wrong number of fields", "0, the header has 3"),
+    (b"a,1", "", "wrong number of fields", "2, expected 3"),
+    (b"a,1,2,3", "", "wrong number of fields", "4, expected 3"),
+    (b"", "", "wrong number of fields", "0, expected 3"),
     (b'"a"x,1,2', "", "malformed CSV", "expected after"),
     (b'"' + b"a" * 200_000 + b'",1,2', "", "malformed CSV", "field larger than field limit"),
     (b"\xff,1,2", "user_id", "bad UTF-8", r"b'\xff'"),
@@ -135,7 +136,7 @@ def test_an_open_quote_costs_its_own_row_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [b"x", b'"x', b'"x"y,1,2', b"b,1,2"])
 def test_a_blank_line_within_the_file_is_bad_whatever_follows(tmp_path: Path, bad: bytes) -> None:
     data = HEAD + b"a,1,2\n\n\r\n" + bad + b"\n\n"
-    with pytest.raises(DataError, match=r"events\.csv:3: .*wrong number of fields: 0, the header has 3"):
+    with pytest.raises(DataError, match=r"events\.csv:3: .*wrong number of fields: 0, expected 3"):
         read(tmp_path, data)
     found = read(tmp_path, data, on_error="skip")
     assert sum(skipped.count for skipped in found.skipped) == (2 if bad == b"b,1,2" else 3)
@@ -172,9 +173,9 @@ def test_a_bad_file_fails_always(
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="No such file"):
-        read_csv(tmp_path / "none.csv")
+        CsvReader().read(tmp_path / "none.csv")
     with pytest.raises(DataError, match="Is a directory"):
-        read_csv(tmp_path)
+        CsvReader().read(tmp_path)
 
 
 @settings(max_examples=150, deadline=None)

@@ -15,18 +15,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaygr.core.errors import ConfigError
-from relaygr.data.csvfile import CsvEvents, CsvOptions, read_csv
 from relaygr.data.dataset import open_events
-from relaygr.data.fields import hash_item, read_integer
+from relaygr.data.readers.csvfile import CsvReader
+from relaygr.data.readers.fields import hash_item, read_integer
+from relaygr.data.readers.interface import Read
 from relaygr.data.write import EventTable, write_events
 
 HEAD = b"user_id,item_id,timestamp\n"
 
 
-def read(folder: Path, data: bytes, **options: object) -> CsvEvents:
+def read(folder: Path, data: bytes, **options: object) -> Read:
     file = folder / "events.csv"
     file.write_bytes(data)
-    return read_csv(file, CsvOptions(**options))  # type: ignore[arg-type]
+    return CsvReader(**options).read(file)  # type: ignore[arg-type]
 
 
 def rows(table: EventTable) -> list[tuple[str, int, int]]:
@@ -92,7 +93,7 @@ def test_column_names_and_action_columns(tmp_path: Path) -> None:
 )
 def test_bad_options(options: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        CsvOptions(**options)  # type: ignore[arg-type]
+        CsvReader(**options)  # type: ignore[arg-type]
 
 
 def test_hashed_item_ids(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_a_pipe_is_read_once(tmp_path: Path, zipped: bool) -> None:
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(gzip.compress(data) if zipped else data,))
     writer.start()
-    table = read_csv(pipe).table
+    table = CsvReader().read(pipe).table
     writer.join()
     assert len(table.item_ids) == 30_000
 
@@ -142,14 +143,14 @@ def test_a_pipe_may_hand_over_the_first_byte_alone(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert rows(read_csv(pipe).table) == [("a", 1, 2)]
+    assert rows(CsvReader().read(pipe).table) == [("a", 1, 2)]
     writer.join()
 
 
 def test_progress_ends_with_all_rows(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_bytes(HEAD + b"a,1,2\n" * 70_000)
     seen: list[int] = []
-    read_csv(tmp_path / "events.csv", progress=seen.append)
+    CsvReader().read(tmp_path / "events.csv", progress=seen.append)
     assert seen == [65_536, 70_000]
 
 

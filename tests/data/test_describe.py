@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaygr.data.csvfile import read_csv
 from relaygr.data.dataset import Events
 from relaygr.data.describe import describe
+from relaygr.data.readers.csvfile import CsvReader
 from relaygr.data.write import EventTable, write_events
 
 
@@ -64,7 +64,7 @@ def test_nothing(tmp_path: Path, histories: list[list[tuple[int, int]]]) -> None
 
 
 def test_git_rails_matches_its_readme(tmp_path: Path, shared_data: Callable[[str], Path]) -> None:
-    table = read_csv(shared_data("git-rails/events.csv.gz")).table
+    table = CsvReader().read(shared_data("git-rails/events.csv.gz")).table
     found = describe(write_events(tmp_path / "d", table, name="git-rails", source="", licence="MIT"))
     assert (found.events, found.users, found.items) == (199_149, 6_397, 13_895)
     first, last = (datetime.fromtimestamp(second, UTC).date() for second in (found.first_s, found.last_s))

@@ -38,14 +38,27 @@ class Reason(StrEnum):
     NEGATIVE = "negative timestamp"
     UNIT = "timestamp in a finer unit"
     FLAG = "not a flag"
+    NUMBER = "not a number"
+    RATING = "rating out of range"
+    JSON = "malformed JSON"
+    TWICE = "field stands twice"
+    MISSING = "missing field"
+    NULL = "null"
+    KIND = "wrong kind of value"
+    BOT = "author is a bot"
+    SWEEP = "commit of too many paths"
+    SHALLOW = "edge of a shallow clone"
+    NO_TIME = "author time missing or negative"
+    FUTURE = "author time in the future"
 
 
 class BadField(ValueError):  # noqa: N818 -- a verdict on a field, turned into DataError or a count by the reader
-    """A field breaks `reason`; the message carries the value and the limit."""
+    """A field breaks `reason`; the message carries the value and the limit, `column` the field if known."""
 
-    def __init__(self, reason: Reason, detail: str = "") -> None:
+    def __init__(self, reason: Reason, detail: str = "", column: str = "") -> None:
         super().__init__(f"{reason.value}: {detail}" if detail else reason.value)
         self.reason = reason
+        self.column = column
 
 
 def read_integer(text: str) -> int:
@@ -91,12 +104,45 @@ def check_user(text: str) -> str:
         raise BadField(Reason.LONG_USER, str(error)) from error
 
 
-def time_reader(unit: TimeUnit) -> Callable[[str], int]:
-    """A reader of timestamps in `unit` that answers whole Unix seconds, rounded down."""
+def read_number_flag(text: str) -> int:
+    """0 or 1 from a number of that value, such as `1.0`."""
+    value = read_number(text)
+    if value not in (0, 1):
+        raise BadField(Reason.FLAG, f"{text[:64]!r} must be 0 or 1")
+    return int(value)
+
+
+def read_number(text: str) -> float:
+    """A finite decimal number."""
+    # Four digits of exponent may still overflow to infinity.
+    if not _DECIMAL.fullmatch(text) or abs(value := float(text)) == float("inf"):
+        raise BadField(Reason.NUMBER, f"{text[:64]!r}")
+    return value
+
+
+def rating_reader(like_from: float, low: float, high: float) -> Callable[[str], int]:
+    """A reader of ratings in [`low`, `high`] that answers 1 from `like_from` on, else 0."""
+
+    def read(text: str) -> int:
+        value = read_number(text)
+        if not low <= value <= high:
+            raise BadField(Reason.RATING, f"{text[:64]!r} is not in [{low:g}, {high:g}]")
+        return int(value >= like_from)
+
+    return read
+
+
+def time_reader(unit: TimeUnit, floor: bool = False) -> Callable[[str], int]:
+    """A reader of timestamps in `unit` that answers whole Unix seconds, rounded down.
+
+    Args:
+        floor: round fractions of the unit down too; otherwise a fraction is refused.
+    """
     divisor, limit = (1000, 10**14) if unit == "ms" else (1, 10**11)
 
     def read(text: str) -> int:
-        value = int(text) if len(text) < 12 and text.isdigit() and text.isascii() else _read_whole(text)
+        plain = len(text) < 12 and text.isdigit() and text.isascii()
+        value = int(text) if plain else _read_whole(text, floor)
         if 0 <= value < limit:
             return value // divisor
         if value < 0:
@@ -116,8 +162,8 @@ def _unit_advice(value: int, unit: TimeUnit) -> str:
     return f"{value} looks like {found}, read as {unit}; {advice}"
 
 
-def _read_whole(text: str) -> int:
-    """An int64, also from a decimal such as `1234.0` whose value is whole."""
+def _read_whole(text: str, floor: bool) -> int:
+    """An int64, also from a decimal such as `1234.0` whose value is whole, or is rounded down."""
     if _INTEGER.fullmatch(text):
         return read_integer(text)
     if not _DECIMAL.fullmatch(text):
@@ -130,7 +176,9 @@ def _read_whole(text: str) -> int:
     if number and number.adjusted() > 18:
         raise BadField(Reason.RANGE, f"{text[:64]!r} is not in [-2^63, 2^63 - 1]")
     value = int(number)
-    if value != number:
+    if floor:
+        value -= value > number  # int() rounds towards zero
+    elif value != number:
         raise BadField(Reason.NOT_INTEGER, f"{text[:64]!r} has a fraction")
     if not INT64_MIN <= value <= INT64_MAX:
         raise BadField(Reason.RANGE, f"{text[:64]!r} is not in [-2^63, 2^63 - 1]")
