@@ -27,8 +27,8 @@ from relaygr.data.write import write_events
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.kernels.select import choose
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker
 from relaygr.training.catalogue import catalogue_before
 
 CONFIG = HstuConfig(
@@ -62,7 +62,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Events:
 def engine() -> Engine:
     torch.manual_seed(0)
     choice = choose("auto", "fp32")
-    model = HstuRanker(CONFIG).requires_grad_(False)
+    model = Ranker(CONFIG).requires_grad_(False)
     return Engine(model, Fingerprint(b"x" * 16), choice, EngineConfig(device_bytes=8 * MIB))
 
 

@@ -10,7 +10,8 @@ import pytest
 from relaygr.bench.plan import plan_model
 from relaygr.cli.main import main
 from relaygr.core.units import GIB, MIB
-from relaygr.models.config import HstuConfig, preset
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.presets import preset
 
 
 def run(*arguments: object) -> int:

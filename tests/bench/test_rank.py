@@ -20,7 +20,7 @@ from relaygr.bench.report import RankReport
 from relaygr.cli.main import main
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.cpu import AtenRoute, BlockedKernel
-from relaygr.models.config import preset
+from relaygr.models.presets import preset
 from relaygr.models.cost import cost
 
 

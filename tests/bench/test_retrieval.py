@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from relaygr.bench.retrieval import RetrievalSpec, Retriever, item_vectors, top_k
 from relaygr.core.errors import ConfigError
 from relaygr.kernels.reference import ReferenceKernel
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker
 from relaygr.training.catalogue import Catalogue
 
 
@@ -64,7 +64,7 @@ def test_a_floor_above_everything_is_refused() -> None:
 
 def test_item_vectors_are_centred_unit_tokens_of_the_model() -> None:
     torch.manual_seed(0)
-    model = HstuRanker(HstuConfig(hidden_size=16, num_layers=1, num_heads=1, qk_dim=8, v_dim=8, item_rows=64))
+    model = Ranker(HstuConfig(hidden_size=16, num_layers=1, num_heads=1, qk_dim=8, v_dim=8, item_rows=64))
     ids = np.arange(100, dtype=np.int64)
     kernel = ReferenceKernel()
     vectors = item_vectors(model, kernel, ids)

@@ -21,8 +21,8 @@ from relaygr.data.synth import SynthSpec, synthesize
 from relaygr.data.write import write_events
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.kernels.interface import Plan
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker
 from relaygr.models.weights import save_ranker
 
 # 2 KiB of K/V a token: the smallest pool, 1 MiB, holds no batch of the sample.
@@ -60,7 +60,7 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> Events:
 def model(tmp_path: Path) -> Callable[..., Path]:
     def save(**changes: object) -> Path:
         torch.manual_seed(0)
-        save_ranker(HstuRanker(msgspec.structs.replace(CONFIG, **changes)), tmp_path / "model")
+        save_ranker(Ranker(msgspec.structs.replace(CONFIG, **changes)), tmp_path / "model")
         return tmp_path / "model"
 
     return save

@@ -11,8 +11,8 @@ import torch
 from relaygr.bench.verify import VerifyReport
 from relaygr.cache import books
 from relaygr.cli.main import main
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker
 from relaygr.models.weights import save_ranker
 
 
@@ -35,7 +35,7 @@ def command(tmp_path: Path) -> list[object]:
     config = HstuConfig(
         hidden_size=16, num_layers=1, num_heads=1, qk_dim=16, v_dim=16, embedding_dim=16, item_rows=256
     )
-    save_ranker(HstuRanker(config), tmp_path / "model")
+    save_ranker(Ranker(config), tmp_path / "model")
     return ["verify", "--model", tmp_path / "model", "--events", tmp_path / "events", "--users", 4]
 
 

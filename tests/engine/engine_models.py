@@ -16,8 +16,8 @@ from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import RankRequest
 from relaygr.kernels.reference import ReferenceKernel
 from relaygr.kernels.select import choose
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker, RowInput
 from relaygr.models.window import anchor, anchor_stride
 
 CONFIG = HstuConfig(
@@ -43,9 +43,9 @@ PAGE_BYTES = PAGE_TOKENS * 2 * 2 * 16 * 4
 _choose = functools.cache(choose)  # its measurements are slow beside such a small model
 
 
-def random_model(config: HstuConfig = CONFIG, seed: int = 0) -> HstuRanker:
+def random_model(config: HstuConfig = CONFIG, seed: int = 0) -> Ranker:
     torch.manual_seed(seed)
-    model = HstuRanker(config)
+    model = Ranker(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)

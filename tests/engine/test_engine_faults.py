@@ -12,7 +12,7 @@ from relaygr.cache.digests import DigestChain
 from relaygr.core.errors import RelayError, RequestError
 from relaygr.engine import Engine, RankRequest, RankResult, UserHistory
 from relaygr.memory.pool import PagePool
-from relaygr.models.layer import HstuLayer
+from relaygr.models.layers.hstu import HstuLayer
 
 CANDIDATES = np.arange(9)
 

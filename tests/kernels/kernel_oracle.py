@@ -1,4 +1,4 @@
-"""HSTU attention written straight from the mask and score formulas of a whole row; float64, no caching."""
+"""Attention written straight from the mask and score formulas of a whole row; float64, no caching."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relaygr.kernels.interface import AttentionSpec, Kernel, KvStore, Segment, round_up
+from relaygr.kernels.interface import AttentionSpec, Kernel, KvStore, ScoreBias, Segment, round_up
 
 
 @dataclass
 class Row:
-    """One user's whole row: history K/V and queries, then candidates; bias [H, m, t] or None."""
+    """One user's whole row: history K/V and queries, then candidates; bias [H, t + m, t + m] or None."""
 
     q: Tensor  # [t + m, H, A]
     k: Tensor
@@ -20,6 +20,7 @@ class Row:
     candidates: int
     cached: int
     bias: Tensor | None = None
+    same: bool = False  # the bias of every candidate is the same
     high: Tensor | None = None
 
     @property
@@ -42,9 +43,14 @@ def make_row(spec: AttentionSpec, cached: int, new: int, candidates: int, seed: 
         cached,
     )
     if bias == "key":
-        row.bias = draw(spec.heads, 1, t).expand(spec.heads, candidates, t)
+        row.bias = torch.zeros(spec.heads, n, n, dtype=torch.float64)
+        row.bias[:, t:, :t] = draw(spec.heads, 1, t)
+        row.same = True
     elif bias == "pair":
-        row.bias = draw(spec.heads, candidates, t)
+        row.bias = torch.zeros(spec.heads, n, n, dtype=torch.float64)
+        row.bias[:, t:, :t] = draw(spec.heads, candidates, t)
+    elif bias == "all":
+        row.bias = draw(spec.heads, n, n)
     elif bias == "high":
         row.high = torch.randint(0, t + 1, (candidates,), generator=g)
     return row
@@ -77,9 +83,12 @@ def oracle(spec: AttentionSpec, row: Row) -> Tensor:
     mask = allowed(spec, row).double()
     scores = spec.alpha * torch.einsum("iha,jha->hij", row.q, row.k)
     if row.bias is not None:
-        t = row.tokens
-        scores[:, t:, :t] += row.bias
-    weights = mask * scores * torch.sigmoid(scores) / spec.divisor
+        scores = scores + row.bias
+    if spec.weights == "softmax":
+        shifted = mask * torch.exp(scores)
+        weights = shifted / shifted.sum(-1, keepdim=True)
+    else:
+        weights = mask * scores * torch.sigmoid(scores) / spec.divisor
     return torch.einsum("hij,jhe->ihe", weights, row.v)
 
 
@@ -106,12 +115,38 @@ def run_kernel(
             x[where.history] = values[row.cached : row.tokens]
             x[where.candidates] = values[row.tokens :]
         packed.append(x)
-    bias = None
-    if any(row.bias is not None for row in rows):
-        bias = [None if row.bias is None else row.bias.to(dtype) for row in rows]
+    bias = RowBias(rows, dtype) if any(row.bias is not None for row in rows) else None
     with torch.inference_mode():
         out = kernel.run(plan, 0, *packed, bias)
     return [(out[where.history], out[where.candidates]) for where in plan.layout.segments]
+
+
+class RowBias(ScoreBias):
+    """Blocks of each row's whole bias."""
+
+    def __init__(self, rows: list[Row], dtype: torch.dtype) -> None:
+        self.rows, self.dtype = rows, dtype
+
+    def history(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
+        row = self.rows[segment]
+        assert 0 <= rows.start < rows.stop <= row.tokens - row.cached
+        return self._block(row, slice(row.cached + rows.start, row.cached + rows.stop), keys)
+
+    def candidates(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
+        row = self.rows[segment]
+        assert 0 <= rows.start < rows.stop <= row.candidates
+        stop = row.tokens + (1 if row.same else rows.stop)
+        return self._block(row, slice(row.tokens + (0 if row.same else rows.start), stop), keys)
+
+    def own(self, segment: int) -> Tensor | None:
+        row = self.rows[segment]
+        if row.bias is None:
+            return None
+        return row.bias.diagonal(dim1=1, dim2=2)[:, row.tokens :].t().to(self.dtype)
+
+    def _block(self, row: Row, rows: slice, keys: slice) -> Tensor | None:
+        assert 0 <= keys.start <= keys.stop <= row.tokens
+        return None if row.bias is None else row.bias[:, rows, keys].to(self.dtype)
 
 
 class ListStore:

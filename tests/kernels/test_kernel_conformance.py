@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from kernel_oracle import ListStore, make_row, oracle, run_kernel
@@ -39,6 +41,8 @@ SPECS = {
     "window-tail": AttentionSpec(**SHAPE, window=20, full_tail=7),
     "two-way": AttentionSpec(**SHAPE, contextual=3, two_way=True),
     "two-way-window": AttentionSpec(**SHAPE, contextual=3, two_way=True, window=20),
+    "softmax": AttentionSpec(**SHAPE, weights="softmax"),
+    "softmax-contextual-window": AttentionSpec(**SHAPE, contextual=3, window=20, weights="softmax"),
     "two-way-one-slot": AttentionSpec(**SHAPE, contextual=1, two_way=True, window=33),
 }
 # (cached, new, candidates): empty history, one token, page and alignment edges, a tile and a bit.
@@ -89,19 +93,21 @@ def test_jagged_batch_equals_the_formula(name: str, spec_name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("kind", ["key", "pair", "high"])
-def test_bias_and_candidate_ends_equal_the_formula(name: str, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["key", "pair", "all", "high"])
+@pytest.mark.parametrize("spec_name", ["causal", "softmax"])
+def test_bias_and_candidate_ends_equal_the_formula(name: str, kind: str, spec_name: str) -> None:
     kernel, dtype = KERNELS[name]
-    spec = SPECS["causal"]
+    spec = SPECS[spec_name]
     rows = [make_row(spec, c, n, m, seed=i, bias=kind) for i, (c, n, m) in enumerate(CASES)]
     stores = [ListStore(spec, dtype) if row.cached else None for row in rows]
     check(run_kernel(kernel, spec, rows, stores, dtype), rows, spec, dtype)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_equal_early_ends_do_not_see_later_keys(name: str) -> None:
+@pytest.mark.parametrize("spec_name", ["causal", "softmax"])
+def test_equal_early_ends_do_not_see_later_keys(name: str, spec_name: str) -> None:
     kernel, dtype = KERNELS[name]
-    spec = SPECS["causal"]
+    spec = SPECS[spec_name]
     row = make_row(spec, 0, 100, 4, seed=3)
     row.high = torch.full((4,), 37)
     check(run_kernel(kernel, spec, [row], [None], dtype), [row], spec, dtype)
@@ -111,7 +117,8 @@ def test_equal_early_ends_do_not_see_later_keys(name: str) -> None:
 def test_several_row_tiles_and_key_blocks(name: str) -> None:
     kernel, dtype = KERNELS[name]
     reference = ReferenceKernel()
-    for spec in (SPECS["causal"], AttentionSpec(**SHAPE, window=300)):
+    window = AttentionSpec(**SHAPE, window=300)
+    for spec in (SPECS["causal"], window, SPECS["softmax"], replace(window, weights="softmax")):
         rows = [
             make_row(spec, 0, 2 * 512 + 5, 512 + 3, seed=1),
             make_row(spec, KEY_BLOCK - 3, 40, 20, seed=2),
@@ -126,22 +133,24 @@ def test_several_row_tiles_and_key_blocks(name: str) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("page", [8, 32, 256])
-def test_any_page_size(name: str, page: int) -> None:
+@pytest.mark.parametrize("spec_name", ["causal", "softmax"])
+def test_any_page_size(name: str, page: int, spec_name: str) -> None:
     kernel, dtype = KERNELS[name]
-    spec = SPECS["causal"]
+    spec = SPECS[spec_name]
     rows = [make_row(spec, 3, 10, 2, seed=1), make_row(spec, 250, 10, 2, seed=2)]
     stores = [ListStore(spec, dtype, page) for _ in rows]
     check(run_kernel(kernel, spec, rows, stores, dtype), rows, spec, dtype)
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_strangers_and_cuts_change_nothing(name: str) -> None:
+@pytest.mark.parametrize("spec_name", ["causal", "softmax"])
+def test_strangers_and_cuts_change_nothing(name: str, spec_name: str) -> None:
     """H2: fp64 to 1e-12, bit-exact with fixed row tiles."""
     kernel, dtype = KERNELS[name]
     exact = "bitwise" in name
     if not exact and dtype != F64:
         pytest.skip("bit-equality is promised for fixed row tiles only")
-    spec = SPECS["causal"]
+    spec = SPECS[spec_name]
     whole = make_row(spec, 0, 300, 150, seed=5)
     alone = run_kernel(kernel, spec, [whole], [ListStore(spec, dtype)], dtype)[0][1]
     strangers = [make_row(spec, 7, 90, 33, seed=i) for i in (11, 12)]

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from relaygr.models.config import HstuConfig
+from relaygr.models.hstu import HstuConfig
 
 Arrays = dict[str, np.ndarray]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from relaygr.core.units import GIB, KIB, MIB
-from relaygr.models.config import preset
+from relaygr.models.presets import preset
 from relaygr.models.cost import Cost, cost, layer_cost
 
 DLRM_V3 = layer_cost(512, 5, 4, 128, 128, element_bytes=2, output_parts=3)

@@ -11,9 +11,9 @@ import torch
 from relaygr.kernels.cpu import AtenRoute, BlockedKernel, OneDnnRoute
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.reference import ReferenceKernel
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker, RowInput
-from relaygr.models.tokens import last_seen_gap
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker, RowInput
+from relaygr.models.tokens.times import last_seen_gap
 
 # Against logits of a random model, relative to max(1, largest logit).
 BF16_BOUND = 6e-2
@@ -54,9 +54,9 @@ if OneDnnRoute.available(torch.float32):
     KERNELS["onednn-bf16"] = (BlockedKernel(OneDnnRoute()), torch.bfloat16, BF16_BOUND)
 
 
-def random_model(config: HstuConfig, seed: int = 0) -> HstuRanker:
+def random_model(config: HstuConfig, seed: int = 0) -> Ranker:
     torch.manual_seed(seed)
-    model = HstuRanker(config)
+    model = Ranker(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("bias", "norm.weight")) or "norm.weight" in name:

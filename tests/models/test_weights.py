@@ -12,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.engine.engine import Engine
-from relaygr.models.config import PRESETS, HstuConfig, preset
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.presets import PRESETS, preset
+from relaygr.models.ranker import Ranker
 from relaygr.models.weights import fingerprint, load_config, load_ranker, save_ranker
 
 CONFIG = HstuConfig(
@@ -31,13 +32,13 @@ CONFIG = HstuConfig(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     torch.manual_seed(0)
-    save_ranker(HstuRanker(CONFIG), tmp_path)
+    save_ranker(Ranker(CONFIG), tmp_path)
     return tmp_path
 
 
 def test_round_trip(folder: Path) -> None:
     torch.manual_seed(0)
-    want = HstuRanker(CONFIG).state_dict()
+    want = Ranker(CONFIG).state_dict()
     got = load_ranker(folder)
     assert got.config == CONFIG
     assert not got.training
@@ -116,6 +117,11 @@ def test_presets() -> None:
         "hstu-small": (4, 4, 64, 64, 256),
         "hstu-kuairand": (3, 4, 128, 128, 512),
         "hstu-mlperf": (5, 4, 128, 128, 512),
+        "meta-dlrm-v3": (5, 4, 128, 128, 512),
+        "meta-research-ml20m": (8, 4, 64, 64, 256),
+        "nvidia-kuairand": (3, 4, 128, 128, 512),
+        "transformer-tiny": (2, 2, 32, 32, 64),
+        "transformer-small": (4, 4, 64, 64, 256),
     }
     with pytest.raises(ConfigError, match="hstu-small"):
         preset("hstu-smal")
@@ -140,7 +146,7 @@ def test_a_loaded_model_does_not_depend_on_its_files(folder: Path) -> None:
 def test_a_save_cut_short_is_noticed(folder: Path) -> None:
     old = (folder / "config.json").read_bytes()
     changed = msgspec.structs.replace(CONFIG, scaling_seqlen=16)
-    save_ranker(HstuRanker(changed), folder)
+    save_ranker(Ranker(changed), folder)
     assert load_ranker(folder).config == changed
     (folder / "config.json").write_bytes(old)
     with pytest.raises(ConfigError, match=r"config\.json: is not the configuration that model\.safetensors"):

@@ -9,7 +9,7 @@ from tiny_runs import TINY_MODEL
 
 from relaygr.kernels.interface import Kernel, Segment
 from relaygr.kernels.reference import ReferenceKernel
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.ranker import Ranker, RowInput
 from relaygr.training import attention
 from relaygr.training.attention import TrainingKernel
 
@@ -48,7 +48,7 @@ def test_equals_the_reference(
     found = []
     for kernel in (ReferenceKernel(), TrainingKernel()):
         torch.manual_seed(0)
-        model = HstuRanker(config).double()
+        model = Ranker(config).double()
         logits = torch.cat(model(rows(cuts), kernel))
         logits.square().sum().backward()
         found.append((logits, {name: p.grad for name, p in model.named_parameters()}))
@@ -68,13 +68,13 @@ def test_stores_are_refused() -> None:
 
     kernel: Kernel = TrainingKernel()
     with pytest.raises(ValueError, match="store"):
-        kernel.plan(HstuRanker(TINY_MODEL).spec, [Segment(0, 1, 1, Store())], torch.float32)
+        kernel.plan(Ranker(TINY_MODEL).spec, [Segment(0, 1, 1, Store())], torch.float32)
 
 
 @pytest.mark.parametrize("kernel", [ReferenceKernel(), TrainingKernel()])
 def test_training_mode_computes_shared_items_once_with_equal_logits(kernel: Kernel) -> None:
     torch.manual_seed(0)
-    model = HstuRanker(TINY_MODEL).double()
+    model = Ranker(TINY_MODEL).double()
     inputs = rows(cuts=True)
     with torch.no_grad():
         training, serving = (torch.cat(model.train(mode)(inputs, kernel)) for mode in (True, False))

@@ -11,7 +11,7 @@ from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
 from relaygr.data.split import temporal_split
 from relaygr.kernels.reference import ReferenceKernel
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.ranker import Ranker
 from relaygr.training.batch import Batch, BatchSource, BatchSpec
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.cuts import draw_window, training_groups
@@ -86,9 +86,9 @@ def test_visible_events_are_strictly_earlier_and_all_of_them(synth_events: Event
 
 
 def test_masks_of_the_kernel_hide_the_second_of_the_cut(synth_events: Events) -> None:
-    model, kernel = HstuRanker(TINY_MODEL), ReferenceKernel()
+    model, kernel = Ranker(TINY_MODEL), ReferenceKernel()
     batch = source(synth_events).batch(0)
-    plan = kernel.plan(model.spec, [row.segment() for row in batch.rows], torch.float32)
+    plan = kernel.plan(model.spec, [model.segment(row) for row in batch.rows], torch.float32)
     for row, mask in zip(batch.rows, plan.candidate_masks, strict=True):
         assert isinstance(row.query_time, torch.Tensor)
         assert torch.equal(mask.bool(), row.timestamps[None] < row.query_time[:, None])
@@ -96,7 +96,7 @@ def test_masks_of_the_kernel_hide_the_second_of_the_cut(synth_events: Events) ->
 
 def test_later_events_do_not_change_a_score(synth_events: Events) -> None:
     torch.manual_seed(0)
-    model, kernel = HstuRanker(TINY_MODEL).double(), ReferenceKernel()
+    model, kernel = Ranker(TINY_MODEL).double(), ReferenceKernel()
     row = max(source(synth_events).batch(1).rows, key=lambda one: len(one.items))
     assert row.candidate_high is not None
     assert isinstance(row.query_time, torch.Tensor)

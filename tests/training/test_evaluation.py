@@ -15,11 +15,11 @@ from relaygr.data.split import EvalRequest, evaluation_requests, temporal_split
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.reference import ReferenceKernel
 from relaygr.kernels.select import choose
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.ranker import Ranker, RowInput
 from relaygr.models.window import anchor
 from relaygr.training.baselines import RecentItems, popularity_scores
 from relaygr.training.bootstrap import interval, resample
-from relaygr.training.candidates import CandidateSource
+from relaygr.training.candidates import MIX_NEW, CandidateSource, seen_rule
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.evaluate import SCORERS, estimates, replay
 from relaygr.training.metrics import METRICS, request_metrics
@@ -27,12 +27,12 @@ from relaygr.training.offline import EvalOptions, evaluate_ranker
 from relaygr.training.scoring import RankerScorer, UserEvents
 
 
-def model_for(events: Events, time_bias: bool = False) -> HstuRanker:
+def model_for(events: Events, time_bias: bool = False) -> Ranker:
     torch.manual_seed(1)
     config = msgspec.structs.replace(
         TINY_MODEL, score_time_bias=time_bias, action_bits=events.meta.actions, tasks=events.meta.actions
     )
-    model = HstuRanker(config).eval()
+    model = Ranker(config).eval()
     for layer in model.layers:
         if layer.time_bias is not None:
             torch.nn.init.normal_(layer.time_bias)
@@ -44,7 +44,7 @@ def busiest(events: Events) -> int:
 
 
 def from_scratch(
-    model: HstuRanker, events: Events, request: EvalRequest, ids: np.ndarray, scorer: RankerScorer
+    model: Ranker, events: Events, request: EvalRequest, ids: np.ndarray, scorer: RankerScorer
 ) -> np.ndarray:
     items, times, actions = (torch.from_numpy(np.array(c)) for c in events.history(request.user))
     window = slice(anchor(request.history_end, scorer.limit, scorer.stride), request.history_end)
@@ -120,6 +120,47 @@ def test_full_candidates_leave_unknown_positives_out(make_events: MakeEvents) ->
     each = source.candidates(EvalRequest(0, 90, 2, (2, 4)), events.history(0)[0])
     assert sorted(each.items.tolist()) == [1, 2]
     assert (each.items[each.positive].tolist(), each.left_out) == ([2], 1)
+
+
+@pytest.mark.parametrize("mode", ["sampled", "full"])
+def test_seen_items_can_be_dropped(synth_events: Events, mode: str) -> None:
+    split = temporal_split(synth_events)
+    catalogue = catalogue_before(synth_events, split.train_end_s)
+    source = CandidateSource(mode, catalogue, 40, seed=0, seen="drop")
+    left_out = 0
+    for request in evaluation_requests(synth_events, split.valid_end_s, 1 << 62):
+        items = synth_events.history(request.user)[0]
+        earlier = set(items[: request.history_end].tolist())
+        positives = set(items[slice(*request.positives)].tolist())
+        each = source.candidates(request, items)
+        assert not earlier & set(each.items.tolist())
+        wanted = positives - earlier
+        if mode == "sampled":
+            assert len(each.items) == len(set(each.items.tolist())) == len(wanted) + 40
+        else:
+            wanted &= set(catalogue.items.tolist())
+            assert set(each.items.tolist()) == set(catalogue.items.tolist()) - earlier
+        assert set(each.items[each.positive].tolist()) == wanted
+        assert each.left_out == len(positives) - len(wanted)
+        left_out += each.left_out
+    assert left_out > 0, "some positive must be a repeat for this test to mean anything"
+
+
+def test_seen_rule_looks_at_repeats_in_training(make_events: MakeEvents) -> None:
+    # Items 1 and 2 occur with two users, which is no repeat; the only repeat is after second 50.
+    events = make_events([(0, 1, 10), (0, 2, 20), (0, 2, 90), (1, 1, 5), (1, 2, 15)])
+    assert seen_rule("auto", events, 50) == "drop"
+    assert seen_rule("auto", events, 100) == "keep"
+    assert (seen_rule("keep", events, 50), seen_rule("drop", events, 100)) == ("keep", "drop")
+
+
+def test_report_says_which_rule_was_followed(make_events: MakeEvents) -> None:
+    events = make_events([(user, item, 10 * item + user) for user in range(6) for item in range(9)])
+    model, kernel = model_for(events), ReferenceKernel()
+    report = evaluate_ranker(model, "m", events, kernel, EvalOptions(negatives=3))
+    assert (report.seen, report.negatives_mix) == ("drop", MIX_NEW)
+    kept = evaluate_ranker(model, "m", events, kernel, EvalOptions(negatives=3, seen="keep"))
+    assert (kept.seen, kept.requests) == ("keep", report.requests + report.unrankable_requests)
 
 
 def test_baselines(make_events: MakeEvents) -> None:
@@ -205,6 +246,7 @@ def test_differences_are_differences(synth_events: Events) -> None:
         (EvalOptions(max_requests=0), "max_requests: 0 must be at least 1"),
         (EvalOptions(negatives=0), "negatives: 0 must be at least 1"),
         (EvalOptions(seed=-1), "seed: -1 must not be negative"),
+        (EvalOptions(seen="some"), "seen: 'some' is not one of auto, keep, drop"),
     ],
 )
 def test_bad_options_are_named(synth_events: Events, options: EvalOptions, words: str) -> None:

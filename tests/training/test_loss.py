@@ -11,9 +11,9 @@ from tiny_runs import TINY_MODEL, MakeEvents, tiny_train
 
 from relaygr.data.dataset import Events
 from relaygr.data.split import temporal_split
-from relaygr.models.config import PRESETS
-from relaygr.models.layer import HstuLayer
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.presets import PRESETS
+from relaygr.models.layers.hstu import HstuLayer
+from relaygr.models.ranker import Ranker
 from relaygr.training.batch import BatchSource, BatchSpec
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.cuts import training_groups
@@ -61,7 +61,7 @@ def test_loss_is_the_plain_formula(synth_events: Events) -> None:
 def test_start_has_keys_equal_to_queries_and_a_bias_that_falls(synth_events: Events) -> None:
     config = ranker_config(TINY_MODEL, synth_events, tiny_train())
     assert config.score_time_bias
-    model = HstuRanker(config)
+    model = Ranker(config)
     start_from_matching(model, 100)
     layer = model.layers[0]
     assert isinstance(layer, HstuLayer)
@@ -94,7 +94,7 @@ def test_rowwise_adagrad() -> None:
 
 
 def test_table_rows_without_events_never_move(synth_events: Events) -> None:
-    model = HstuRanker(TINY_MODEL)
+    model = Ranker(TINY_MODEL)
     optimizers = Optimizers(model, lr=0.1, table_lr=0.1, weight_decay=0.5)
     before = model.tokens.item.table.weight.detach().clone()
     model.tokens.item.lookup(torch.tensor([7])).sum().backward()

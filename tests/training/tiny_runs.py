@@ -8,7 +8,7 @@ import msgspec
 
 from relaygr.config.settings import TrainConfig
 from relaygr.data.dataset import Events
-from relaygr.models.config import HstuConfig
+from relaygr.models.hstu import HstuConfig
 
 MakeEvents = Callable[[Sequence[tuple[int, int, int]]], Events]
 

@@ -11,35 +11,39 @@ from relaygr.kernels.interface import Kernel
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
 from relaygr.memory.stores import PagedKv
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.presets import AnyConfig
+from relaygr.models.ranker import Ranker, RowInput
 
 APPENDED = 16
 PAGE_TOKENS = 32
 
 
-def random_ranker(config: HstuConfig, dtype: torch.dtype, seed: int) -> HstuRanker:
+def random_ranker(config: AnyConfig, dtype: torch.dtype, seed: int) -> Ranker:
     """A ranker with random weights; the same seed gives the same weights in every dtype."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = HstuRanker(config)
+        model = Ranker(config)
     return model.eval().requires_grad_(False).cast(dtype)
 
 
-def random_row(config: HstuConfig, history: int, candidates: int, seed: int) -> RowInput:
+def random_row(config: AnyConfig, history: int, candidates: int, seed: int) -> RowInput:
     """A user with `history` events about ten minutes apart, and candidates for a query one hour later."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(high: int, count: int) -> Tensor:
         return torch.randint(high, (count,), generator=generator)
 
+    items = config.items if isinstance(config, HstuConfig) else None
+    ids = 1 << 40 if items is None else items.rows - 1
+    bits = 1 << len(config.action_bits)
     times = 1_700_000_000 + draw(1200, history).cumsum(0)
     return RowInput(
         contextual=torch.zeros(0, dtype=torch.int64),
-        items=draw(1 << 40, history),
+        items=1 + draw(ids, history),
         timestamps=times,
-        actions=draw(1 << len(config.action_bits), history),
-        candidates=draw(1 << 40, candidates),
+        actions=draw(bits, history),
+        candidates=1 + draw(ids, candidates),
         query_time=int(times[-1]) + 3600,
     )
 
@@ -63,7 +67,7 @@ class Cell:
     find them there.
     """
 
-    def __init__(self, model: HstuRanker, kernel: Kernel, history: int, candidates: int, seed: int) -> None:
+    def __init__(self, model: Ranker, kernel: Kernel, history: int, candidates: int, seed: int) -> None:
         config = model.config
         layout = KvLayout(
             config.num_layers,
@@ -73,11 +77,12 @@ class Cell:
             model.compute_dtype,
             PAGE_TOKENS,
         )
-        count = layout.pages_for(history)
+        self.tokens = config.prefix_tokens(history)
+        count = layout.pages_for(self.tokens)
         pool = PagePool(layout, pages=2 * count)
         self._model, self._kernel = model, kernel
-        self._cold = _Pages(pool, range(count), history)
-        self._warm = _Pages(pool, range(count, 2 * count), history)
+        self._cold = _Pages(pool, range(count), self.tokens)
+        self._warm = _Pages(pool, range(count, 2 * count), self.tokens)
         self.row = random_row(config, history, candidates, seed)
         self._alone = replace(self.row, candidates=self.row.candidates[:0])
         self._run(self._alone, self._warm, 0)
@@ -88,11 +93,11 @@ class Cell:
 
     def hit(self) -> Tensor:
         """Candidates only, the whole history cached: logits [m, tasks]."""
-        return self._run(self.row, self._warm, self.row.tokens)
+        return self._run(self.row, self._warm, self.tokens)
 
     def append(self) -> Tensor:
         """The last 16 events behind the cached rest, no candidates."""
-        return self._run(self._alone, self._warm, self.row.tokens - APPENDED)
+        return self._run(self._alone, self._warm, self.tokens - APPENDED)
 
     def prefill(self) -> Tensor:
         """The history, nothing cached, no candidates."""

@@ -18,8 +18,8 @@ from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import RankRequest
 from relaygr.kernels.select import choose
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.presets import AnyConfig
+from relaygr.models.ranker import Ranker
 
 # One user at a time, and the version that replaces it.
 SETTINGS = EngineConfig(device_bytes=512 * MIB)
@@ -31,7 +31,7 @@ _PROBE_LIMIT_S = 4.0
 _THREADS_GAIN = 0.9
 
 
-def pick_threads(config: HstuConfig, seed: int) -> tuple[int, dict[str, float]]:
+def pick_threads(config: AnyConfig, seed: int) -> tuple[int, dict[str, float]]:
     """How many threads one full pass should use here and now, and its median milliseconds with each number.
 
     On a machine that others use too, a second thread that has to wait for its core slows the first one down.
@@ -58,8 +58,8 @@ def pick_threads(config: HstuConfig, seed: int) -> tuple[int, dict[str, float]]:
     return best, {str(number): round(median, 2) for number, median in medians.items()}
 
 
-def random_engine(config: HstuConfig, dtype: Literal["fp32", "bf16", "auto"]) -> Engine:
+def random_engine(config: AnyConfig, dtype: Literal["fp32", "bf16", "auto"]) -> Engine:
     """An engine over random weights, for times only."""
     choice = choose("auto", dtype)
-    model = HstuRanker(config).requires_grad_(False).cast(choice.dtype)
+    model = Ranker(config).requires_grad_(False).cast(choice.dtype)
     return Engine(model, Fingerprint(b"random weights.."), choice, SETTINGS)

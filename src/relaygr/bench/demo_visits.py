@@ -9,7 +9,7 @@ from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events, Int64s
 from relaygr.data.split import EvalRequest, Split, evaluation_requests
 from relaygr.engine.history import UserHistory
-from relaygr.models.config import HstuConfig
+from relaygr.models.presets import AnyConfig
 
 VISIT_GAP_S = 30 * 60
 # Where a user never paused so long, the previous visit is taken to end this many events back.
@@ -18,7 +18,7 @@ _END_OF_TIME = (1 << 63) - 1
 
 
 def held_out_visits(
-    events: Events, split: Split, config: HstuConfig, requests: int, seed: int, max_history: int = 0
+    events: Events, split: Split, config: AnyConfig, requests: int, seed: int, max_history: int = 0
 ) -> list[Visit]:
     """A uniform sample of the (user, second) pairs of the test part, ordered by time.
 
@@ -47,7 +47,7 @@ def by_length(visits: list[Visit], count: int) -> list[Visit]:
     return [ordered[place] for place in places.tolist()]
 
 
-def _visit(events: Events, config: HstuConfig, request: EvalRequest, max_history: int) -> Visit:
+def _visit(events: Events, config: AnyConfig, request: EvalRequest, max_history: int) -> Visit:
     items, times, actions = events.history(request.user)
     first = max(request.history_end - max_history, 0) if max_history else 0
     run = slice(first, request.history_end)

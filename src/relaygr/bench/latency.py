@@ -18,7 +18,7 @@ from relaygr.bench.cell import Cell, random_ranker
 from relaygr.bench.timing import Timing, Variant, round_robin
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.kernels.select import choose
-from relaygr.models.config import preset
+from relaygr.models.presets import preset
 
 _MOST_ROUNDS = 2000
 _LEAST_ROUNDS = 2

@@ -1,6 +1,6 @@
 """The dense pass a PyTorch user would write first: one n x n score matrix per head, a masked multiply.
 
-It reads the very parameters of an `HstuRanker`, so its scores must equal the kernel's; it is what
+It reads the very parameters of a `Ranker`, so its scores must equal the kernel's; it is what
 `bench rank` compares against.
 """
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from relaygr.core.errors import ConfigError
 from relaygr.kernels.reference import ReferenceKernel
-from relaygr.models.layer import HstuLayer
-from relaygr.models.ranker import HstuRanker, RowInput
-from relaygr.models.tokens import NO_PREDECESSOR, gap_bucket
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.layers.hstu import HstuLayer
+from relaygr.models.ranker import Ranker, RowInput
 
 _PLAIN = ReferenceKernel()  # only its `linear`, which is F.linear
 
@@ -23,13 +23,15 @@ class NaivePass:
     """Scores rows of one size; the mask is built once, outside of any timing.
 
     Raises:
-        ConfigError: the model has profile slots, a window, a score-time bias or last-seen ages, which this
-            pass leaves out.
+        ConfigError: the model is no HSTU `relay` model, or has profile slots, a window or a score-time bias,
+            which this pass leaves out.
     """
 
-    def __init__(self, model: HstuRanker, history: int, candidates: int) -> None:
+    def __init__(self, model: Ranker, history: int, candidates: int) -> None:
         config = model.config
-        for name in ("contextual", "window", "score_time_bias", "last_seen"):
+        if not isinstance(config, HstuConfig) or config.variant != "relay":
+            raise ConfigError("model.variant", "the dense pass is that of HSTU models of variant 'relay'")
+        for name in ("contextual", "window", "score_time_bias"):
             if getattr(config, name):
                 raise ConfigError(f"model.{name}", f"{getattr(config, name)!r}: the dense pass has none")
         self._model = model
@@ -42,25 +44,14 @@ class NaivePass:
 
     def __call__(self, row: RowInput) -> Tensor:
         """Logits [m, tasks] of the row's candidates; its store is ignored."""
-        item_tokens = self._model.tokens.item(row.candidates, _PLAIN)
-        x = self._embed(row, item_tokens)  # [n, D]
+        tokens = self._model.tokens
+        item_tokens = tokens.items(row.candidates, _PLAIN)
+        x = torch.cat([tokens.history(row, _PLAIN), tokens.targets(row, item_tokens, _PLAIN)])  # [n, D]
         for layer in self._model.layers:
             assert isinstance(layer, HstuLayer)
             x = self._layer(layer, x)
-        logits: Tensor = self._model.head(x[self._history :], item_tokens, _PLAIN)
+        logits: Tensor = self._model.head(x[self._history :], item_tokens, None, [row], _PLAIN)
         return logits
-
-    def _embed(self, row: RowInput, item_tokens: Tensor) -> Tensor:
-        tokens, times = self._model.tokens, row.timestamps
-        offset = torch.tensor([row.utc_offset_s])
-        query = torch.as_tensor(row.query_time).reshape(-1)
-        first = torch.full((1,), NO_PREDECESSOR)
-        gaps = torch.cat([first, gap_bucket(times.diff())])
-        positions = torch.arange(self._history)
-        events = tokens.events(row.items, row.actions, times, gaps, positions, offset, _PLAIN)
-        end = torch.tensor([self._history])
-        gap = gap_bucket(query - times[-1])
-        return torch.cat([events, tokens.candidates(item_tokens, end, query, gap, None, offset, _PLAIN)])
 
     def _layer(self, layer: HstuLayer, x: Tensor) -> Tensor:
         spec = self._model.spec

@@ -9,8 +9,8 @@ from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.kernels.select import DTYPES
 from relaygr.memory.layout import KvLayout
-from relaygr.models.config import HstuConfig
 from relaygr.models.cost import cost
+from relaygr.models.presets import AnyConfig
 
 PLAN_DTYPES = ("fp32", "bf16")
 
@@ -52,7 +52,7 @@ class ModelPlan(msgspec.Struct, frozen=True, kw_only=True):
     users: int
 
 
-def plan_model(config: HstuConfig, history: int, candidates: int, dtype: str, device_bytes: int) -> ModelPlan:
+def plan_model(config: AnyConfig, history: int, candidates: int, dtype: str, device_bytes: int) -> ModelPlan:
     """Plan one request shape.
 
     Raises:

@@ -19,8 +19,8 @@ from relaygr.bench.timing import Timing, Variant, round_robin
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.kernels.select import Choice, choose
-from relaygr.models.config import HstuConfig, preset
 from relaygr.models.cost import cost
+from relaygr.models.presets import AnyConfig, preset
 
 # Largest accepted difference of logits, kernel against dense pass, over the spread of the logits.
 TOLERANCE = {"fp32": 1e-4, "bf16": 0.15}
@@ -70,7 +70,7 @@ class RankSpec:
                 raise ConfigError(option, f"{value} is outside [{low}, {high}]")
 
     @property
-    def config(self) -> HstuConfig:
+    def config(self) -> AnyConfig:
         return preset(self.preset)
 
 
@@ -159,7 +159,7 @@ def _measure(cell: Cell, naive: NaivePass, stock: Callable[[], None], dtype: str
     # One candidate has no spread; a logit of order one is the scale then.
     if not difference <= TOLERANCE[dtype] * max(spread, 0.1):
         raise BackendError(
-            f"history {cell.row.tokens}, {dtype}: kernel and dense pass differ by {difference:.3g}, "
+            f"history {cell.tokens}, {dtype}: kernel and dense pass differ by {difference:.3g}, "
             f"limit {TOLERANCE[dtype]:g} of the logits' spread, {spread:.3g}"
         )
     runs = int(min(max(_NAIVE_BUDGET_MS / naive_ms, min(2, repeats)), repeats))
@@ -177,7 +177,7 @@ def _measure(cell: Cell, naive: NaivePass, stock: Callable[[], None], dtype: str
         _LEAST_ROUNDS,
     )
     by_name = {timing.name: timing for timing in timings}
-    return _Measured(cell.row.tokens, len(cell.row.candidates), by_name, difference, spread)
+    return _Measured(cell.tokens, len(cell.row.candidates), by_name, difference, spread)
 
 
 def _finish(spec: RankSpec, choice: Choice, item: _Measured, rate: RouteGflops) -> RankRow:

@@ -11,7 +11,7 @@ import torch
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Int64s
 from relaygr.kernels.interface import Kernel
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.ranker import Ranker
 from relaygr.training.catalogue import Catalogue
 
 Vectors = npt.NDArray[np.float32]
@@ -96,13 +96,13 @@ def top_k(scores: npt.NDArray[np.floating], k: int) -> npt.NDArray[np.int64]:
 
 
 @torch.inference_mode()
-def item_vectors(model: HstuRanker, kernel: Kernel, items: Int64s) -> Vectors:
+def item_vectors(model: Ranker, kernel: Kernel, items: Int64s) -> Vectors:
     """The model's item tokens, centred, unit length; float32 [items, D].
 
     Centring removes what all items share, which would otherwise dominate every inner product.
     """
     ids = torch.from_numpy(np.array(items))
-    parts = [model.tokens.item(ids[i : i + _CHUNK], kernel).float() for i in range(0, len(ids), _CHUNK)]
+    parts = [model.tokens.items(ids[i : i + _CHUNK], kernel).float() for i in range(0, len(ids), _CHUNK)]
     vectors: Vectors = torch.cat(parts).numpy()
     vectors = vectors - vectors.mean(axis=0)
     unit: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)

@@ -18,7 +18,7 @@ from relaygr.bench.cell import random_ranker, random_row
 from relaygr.bench.naive import NaivePass
 from relaygr.core.errors import BackendError
 from relaygr.kernels.select import DTYPES
-from relaygr.models.config import preset
+from relaygr.models.presets import preset
 
 
 class StockJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from relaygr.bench.latency import Latency, LatencyJob
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.select import choose
-from relaygr.models.config import preset
+from relaygr.models.presets import preset
 
 _POLICIES = ("default", "passive")
 _CHILD_OVERHEAD_S = 60.0

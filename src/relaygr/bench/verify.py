@@ -24,7 +24,7 @@ from relaygr.data.dataset import Events
 from relaygr.engine.engine import Engine
 from relaygr.kernels.select import choose
 from relaygr.memory.layout import KvLayout
-from relaygr.models.config import HstuConfig
+from relaygr.models.presets import AnyConfig
 from relaygr.models.weights import open_ranker
 
 MICROBATCH = 7
@@ -181,11 +181,11 @@ def _engines(model: Path, options: VerifyOptions) -> Engines:
         small=engine(0, EngineConfig().microbatch),
         dense32=single,
         dense64=deepcopy(single).cast(torch.float64),
-        dense_tokens=max(min(per_head, config.max_history), 1),
+        dense_tokens=max(min(per_head // config.tokens_per_event, config.max_history), 1),
     )
 
 
-def _pool_bytes(config: HstuConfig, dtype: torch.dtype, users: int) -> int:
+def _pool_bytes(config: AnyConfig, dtype: torch.dtype, users: int) -> int:
     """Room for `users` rows of full length, at least the smallest pool there is."""
     page_tokens = EngineConfig().page_tokens
     layout = KvLayout(config.num_layers, config.num_heads, config.qk_dim, config.v_dim, dtype, page_tokens)

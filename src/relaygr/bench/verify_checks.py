@@ -18,7 +18,7 @@ from relaygr.bench.verify_tally import (
 )
 from relaygr.engine.engine import Engine
 from relaygr.engine.requests import RankRequest
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.ranker import Ranker
 
 _APPEND_PIECES = 3
 
@@ -38,8 +38,8 @@ class Engines:
     main: Engine
     micro: Engine
     small: Engine
-    dense32: HstuRanker
-    dense64: HstuRanker
+    dense32: Ranker
+    dense64: Ranker
     dense_tokens: int
 
 
@@ -164,8 +164,8 @@ class Checks:
         whole = full.case.history
         start = self._main.start(len(whole), full.tokens)
         index = start + (len(whole) - start) // 2
-        kept = self._main.slots + index - start
-        changed = full.case.edited(index, int(whole.items[index]) ^ 1)
+        kept = self._main.slots + (index - start) * self._main.per_event
+        changed = full.case.edited(index, self._main.another_item(int(whole.items[index])))
         request = RankRequest(changed, full.case.candidates, full.case.query_time)
         who = f"{full.who}, item {index} changed"
         result = self._main.rank(self.edited, who, request, full.tokens, kept)

@@ -16,7 +16,8 @@ from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.kernels.reference import ReferenceKernel
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.ranker import Ranker, RowInput
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,15 +43,25 @@ class Probe:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.slots = len(engine.model_config.contextual)
-        self._reuses = engine.model_config.cacheable == "append"
+        config = engine.model_config
+        self.slots, self.per_event = len(config.contextual), config.tokens_per_event
+        self._provisional: int = config.provisional
+        self._reuses = config.cacheable == "append"
 
     def forget(self, user: str) -> None:
         self.engine.forget(DEFAULT_TENANT, user)
 
     def start(self, events: int, tokens: int) -> int:
         """Index of the first event in a window of `tokens` at the end of a history of `events`."""
-        return events - (tokens - self.slots)
+        return events - (tokens - self.slots) // self.per_event - self._provisional
+
+    def another_item(self, item: int) -> int:
+        """A different item that the model knows."""
+        config = self.engine.model_config
+        table = config.items if isinstance(config, HstuConfig) else None
+        if table is None:
+            return item ^ 1
+        return item - 1 if item > table.first else item + 1
 
     def fresh(self, tally: Tally, who: str, request: RankRequest) -> RankResult:
         """Rank with nothing cached for the user."""
@@ -141,16 +152,16 @@ def tokens_of(served: PrefetchResult) -> int:
 
 
 @torch.inference_mode()
-def dense_logits(model: HstuRanker, request: RankRequest) -> Floats:
+def dense_logits(model: Ranker, request: RankRequest) -> Floats:
     """Logits [m, tasks] of the reference kernel in the dtype of `model`, in one pass without a store."""
-    history = request.history
+    history, query = request.history, request.query_time
     row = RowInput(
         contextual=torch.tensor(history.contextual),
         items=torch.tensor(history.items),
         timestamps=torch.tensor(history.timestamps),
         actions=torch.tensor(history.actions),
         candidates=torch.tensor(request.candidates),
-        query_time=request.query_time,
+        query_time=query if isinstance(query, int) else torch.tensor(query),
         utc_offset_s=history.utc_offset_s,
     )
     logits: Floats = np.asarray(model([row], ReferenceKernel())[0])

@@ -9,7 +9,7 @@ import numpy as np
 from relaygr.core.errors import ConfigError, RequestError
 from relaygr.data.dataset import Events, Int64s
 from relaygr.engine.history import UserHistory
-from relaygr.models.config import HstuConfig
+from relaygr.models.presets import AnyConfig
 
 MIN_EVENTS = 3
 _NEXT_ITEMS = 8
@@ -57,7 +57,7 @@ class Case:
 
 
 def sample_cases(
-    events: Events, config: HstuConfig, users: int, candidates: int, seed: int, max_history: int = 0
+    events: Events, config: AnyConfig, users: int, candidates: int, seed: int, max_history: int = 0
 ) -> list[Case]:
     """Up to three cuts of each of `users` users, half of them the longest, half drawn from the rest.
 
@@ -107,7 +107,7 @@ def _cuts(rng: np.random.Generator, length: int) -> list[int]:
 def _case(
     rng: np.random.Generator,
     events: Events,
-    config: HstuConfig,
+    config: AnyConfig,
     user: int,
     cut: int,
     candidates: int,

@@ -13,7 +13,7 @@ from relaygr.bench.plan import ModelPlan, plan_model
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import format_bytes
-from relaygr.models import config as model_config
+from relaygr.models.presets import preset as preset_config
 from relaygr.models.weights import load_config
 
 plan_app = App(name="plan", help="Work out sizes and costs before running anything.")
@@ -42,7 +42,7 @@ def model_command(
     """
     if preset is not None and model is not None:
         raise ConfigError("--preset", f"{preset!r} and --model {model} exclude each other")
-    config = load_config(model) if model is not None else model_config.preset(preset or "hstu-small")
+    config = load_config(model) if model is not None else preset_config(preset or "hstu-small")
     try:
         size = parse_bytes(device_bytes)
     except ValueError as error:

@@ -16,7 +16,7 @@ from relaygr.config.load import load_config
 from relaygr.config.paths import check_folder
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
-from relaygr.models.config import preset as preset_config
+from relaygr.models.presets import preset as preset_config
 from relaygr.training.initial import ranker_config
 from relaygr.training.ranker import Progress, RankerTrainer
 from relaygr.training.report import TrainReport

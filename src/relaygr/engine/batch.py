@@ -11,7 +11,8 @@ from torch import Tensor
 from relaygr.engine.history import UserHistory
 from relaygr.engine.residency import Residency
 from relaygr.kernels.interface import Kernel
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.config import Cacheable
+from relaygr.models.ranker import Ranker, RowInput
 
 # New rows of one pass: bounds activations to some hundred MiB, whatever the batch.
 MAX_PASS_ROWS = 16384
@@ -24,30 +25,41 @@ class Work:
     Attributes:
         place: its index in the caller's batch.
         candidates: int64 [m].
+        query_time: of all candidates, or int64 [m].
         start: event index at which the window begins.
+        tokens: history tokens of the window whose K/V can be kept.
+        unknown: ids that the model does not know.
     """
 
     place: int
     history: UserHistory
     candidates: Tensor
-    query_time: int
+    query_time: int | Tensor
     start: int
+    tokens: int
+    unknown: int
 
-    @property
-    def tokens(self) -> int:
-        return len(self.history.contextual) + len(self.history) - self.start
+    def passes(self, cacheable: Cacheable, step: int) -> list[Tensor]:
+        """Which candidates run together, int64 [n] each; of one query time if K/V depend on it."""
+        everything = torch.arange(len(self.candidates))
+        if cacheable != "none" or isinstance(self.query_time, int):
+            return list(torch.split(everything, step))
+        times, order = torch.sort(self.query_time, stable=True)
+        sizes = torch.unique_consecutive(times, return_counts=True)[1].tolist()
+        return [part for group in torch.split(order, sizes) for part in torch.split(group, step)]
 
-    def row(self, residency: Residency, first: int, step: int) -> RowInput:
-        """The request's row with candidates [first, first + step); its history rides on the first."""
+    def row(self, residency: Residency, chosen: Tensor, cached: int) -> RowInput:
+        """The request's row with some of its candidates, int64 [n]."""
         history, start = self.history, self.start
+        query = self.query_time
         return RowInput(
             contextual=torch.tensor(history.contextual),
             items=torch.tensor(history.items[start:]),
             timestamps=torch.tensor(history.timestamps[start:]),
             actions=torch.tensor(history.actions[start:]),
-            candidates=self.candidates[first : first + step],
-            query_time=self.query_time,
-            cached=residency.cached if first == 0 else self.tokens,
+            candidates=self.candidates[chosen],
+            query_time=query if isinstance(query, int) else query[chosen],
+            cached=cached,
             store=residency.store,
             utc_offset_s=history.utc_offset_s,
         )
@@ -74,16 +86,26 @@ def next_wave(waiting: Sequence[Work]) -> tuple[list[Work], list[Work]]:
 
 
 def score(
-    model: HstuRanker, kernel: Kernel, wave: Sequence[Work], held: Sequence[Residency], microbatch: int
+    model: Ranker, kernel: Kernel, wave: Sequence[Work], held: Sequence[Residency], microbatch: int
 ) -> list[Tensor]:
     """Logits [m, tasks] of each request; passes after the first hold only those with candidates left."""
+    cacheable = model.config.cacheable
+    plans = [work.passes(cacheable, microbatch) for work in wave]
     parts: list[list[Tensor]] = [[] for _ in wave]
-    first = 0
-    turn = list(range(len(wave)))
-    while turn:
-        rows = [wave[i].row(held[i], first, microbatch) for i in turn]
-        for i, logits in zip(turn, model(rows, kernel), strict=True):
+    for turn in range(max(map(len, plans))):
+        running = [i for i, plan in enumerate(plans) if turn < len(plan)]
+        rows = []
+        for i in running:
+            # The first pass computes what is missing; later ones find it, if it may be found at all.
+            kept = wave[i].tokens if held[i].store is not None else 0
+            rows.append(wave[i].row(held[i], plans[i][turn], kept if turn else held[i].cached))
+        for i, logits in zip(running, model(rows, kernel), strict=True):
             parts[i].append(logits)
-        first += microbatch
-        turn = [i for i in turn if first < len(wave[i].candidates)]
-    return [torch.cat(part) for part in parts]
+    return [_in_order(part, plan) for part, plan in zip(parts, plans, strict=True)]
+
+
+def _in_order(parts: Sequence[Tensor], plan: Sequence[Tensor]) -> Tensor:
+    logits, places = torch.cat(list(parts)), torch.cat(list(plan))
+    ordered = torch.empty_like(logits)
+    ordered[places] = logits
+    return ordered

@@ -21,7 +21,7 @@ from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.engine.batch import Work, next_wave, score
-from relaygr.engine.history import IntColumn, UserHistory
+from relaygr.engine.history import IntColumn, TokenForm, UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency, ResidencyDesk
 from relaygr.kernels.interface import Kernel
@@ -29,8 +29,8 @@ from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.presets import AnyConfig
+from relaygr.models.ranker import Ranker
 from relaygr.models.weights import open_ranker
 from relaygr.models.window import anchor, anchor_stride
 
@@ -48,7 +48,7 @@ class Engine:
 
     def __init__(
         self,
-        model: HstuRanker,
+        model: Ranker,
         model_fp: Fingerprint,
         choice: Choice,
         config: EngineConfig | None = None,
@@ -70,6 +70,7 @@ class Engine:
         self.layout = KvLayout(
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
+        self._form = TokenForm(shape.tokens_per_event, shape.provisional)
         self._stride = anchor_stride(shape.max_history, settings.anchor_stride)
         pages = settings.device_bytes // self.layout.page_bytes
         if not pages:
@@ -105,7 +106,7 @@ class Engine:
         return cls(model, model_fp, choice, settings, clock)
 
     @property
-    def model_config(self) -> HstuConfig:
+    def model_config(self) -> AnyConfig:
         return self.model.config
 
     def prefetch(self, history: UserHistory) -> PrefetchResult:
@@ -203,12 +204,23 @@ class Engine:
         limit = min(self.config.max_candidates, shape.max_num_candidates)
         if len(request.candidates) > limit:
             raise RequestError("candidates", f"{len(request.candidates)} candidates, limit {limit}")
-        bits = len(shape.action_bits)
-        if len(history) and int(history.actions.max()) >= 1 << bits:
-            raise RequestError("actions", f"{int(history.actions.max())} has bits above the model's {bits}")
+        query = request.query_time
+        if not isinstance(query, int) and shape.query_times != "candidate":
+            raise RequestError("query_time", "is one value a candidate; this model takes one a request")
         start = anchor(history.sequence, shape.max_history, self._stride)
         first = max(start - history.first_sequence, 0)
-        return Work(place, history, torch.tensor(request.candidates), request.query_time, first)
+        unknown = self.model.tokens.check(
+            history.contextual, history.items[first:], history.actions[first:], request.candidates
+        )
+        return Work(
+            place,
+            history,
+            torch.tensor(request.candidates),
+            query if isinstance(query, int) else torch.tensor(query),
+            first,
+            shape.prefix_tokens(len(history) - first),
+            unknown,
+        )
 
     @torch.inference_mode()
     def _run(self, wave: list[Work]) -> list[RankResult | RelayError]:
@@ -227,10 +239,14 @@ class Engine:
                 self._desk.close(residency)
 
     def _open(self, work: Work, now_s: float) -> Residency:
-        if self.model.config.cacheable != "append":
-            return self._desk.private(work.tokens, f"model is cacheable per {self.model.config.cacheable}")
+        if self.model.config.cacheable == "none":
+            return self._desk.nothing("model is cacheable per pass")
+        if self.model.config.cacheable == "request":
+            return self._desk.private(work.tokens, "model is cacheable per request")
         history = work.history
-        ref = history.ref(self.model_fp, self.config.page_tokens, history.first_sequence + work.start)
+        ref = history.ref(
+            self.model_fp, self.config.page_tokens, history.first_sequence + work.start, self._form
+        )
         return self._desk.open(ref, now_s)
 
     def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
@@ -244,7 +260,10 @@ class Engine:
         self._cached += cached
         self._computed += computed
         self._scored += len(logits)
-        served = PrefetchResult(path, cached, computed, not reason, reason, self.model_fp)
+        provisional = min(self.model.config.provisional, len(work.history)) if len(logits) else 0
+        served = PrefetchResult(
+            path, cached, computed, not reason, reason, self.model_fp, provisional, work.unknown
+        )
         return RankResult(self.model.config.tasks, logits.float().numpy(), served)
 
 

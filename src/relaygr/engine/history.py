@@ -21,8 +21,10 @@ FEATURE_SCHEMA = 1
 # Every column that enters the model: id, time, actions, clock offset.
 RECORD_COLUMNS = 4
 RECORD_BYTES = 8 * RECORD_COLUMNS
-# The offset column of a profile slot; no event can carry it, so a slot never passes for an event.
+# The offset column of a profile slot and of an action token; no event can carry them, so neither ever passes
+# for an event.
 _SLOT_MARK = np.iinfo(np.int64).min
+_ACTION_MARK = _SLOT_MARK + 1
 # Times up to the year 5138; larger values are milliseconds.
 MAX_TIME_S = 10**11
 MAX_UTC_OFFSET_S = 86_400
@@ -76,6 +78,23 @@ def _whole(field: str, value: int, low: int, high: int) -> int:
     if not low <= whole <= high:
         raise RequestError(field, f"{value} is outside [{low}, {high}]")
     return whole
+
+
+@dataclass(frozen=True, slots=True)
+class TokenForm:
+    """How a model's prefix is made of events.
+
+    Attributes:
+        per_event: 1, or 2 where an action is a token of its own.
+        provisional: newest events that are not part of it; the tokens before them then depend on the time
+            of the event that follows.
+    """
+
+    per_event: int = 1
+    provisional: int = 0
+
+
+ONE_TOKEN = TokenForm()
 
 
 @dataclass(slots=True)
@@ -175,8 +194,8 @@ class UserHistory:
         more._ref = None
         return more
 
-    def ref(self, model_fp: Fingerprint, page_tokens: int, start: int) -> Ref:
-        """The prefix of profile and events from sequence number `start` on, by content.
+    def ref(self, model_fp: Fingerprint, page_tokens: int, start: int, form: TokenForm = ONE_TOKEN) -> Ref:
+        """The prefix of profile and events from sequence number `start` on, by content, one record a token.
 
         Kept and extended across appends; only the first call for a model and anchor hashes everything.
         """
@@ -187,8 +206,9 @@ class UserHistory:
         chain = self._take_chain()
         if chain is None or chain.key != key:
             chain = _Chain(key, self._seed(model_fp, page_tokens, start), start - self.first_sequence)
-        chain.digests.extend(self._records(chain.upto))
-        chain.upto = len(self.items)
+        stop = max(len(self.items) - form.provisional, chain.upto)
+        chain.digests.extend(self._records(chain.upto, stop, form))
+        chain.upto = stop
         ref = chain.digests.ref()
         self._ref = (key, ref)
         self._chain.append(chain)
@@ -214,12 +234,18 @@ class UserHistory:
             digests.close_segment()
         return digests
 
-    def _records(self, first: int) -> bytes:
-        records = np.empty((len(self.items) - first, RECORD_COLUMNS), "<i8")
-        records[:, 0] = self.items[first:]
-        records[:, 1] = self.timestamps[first:]
-        records[:, 2] = self.actions[first:]
-        records[:, 3] = self.utc_offset_s
+    def _records(self, first: int, stop: int, form: TokenForm) -> bytes:
+        records = np.empty((stop - first, form.per_event, RECORD_COLUMNS), "<i8")
+        records[:, 0, 0] = self.items[first:stop]
+        records[:, 0, 1] = self.timestamps[first:stop]
+        records[:, 0, 2] = self.actions[first:stop]
+        records[:, 0, 3] = self.utc_offset_s
+        if form.per_event == 2:
+            records[:, 1] = records[:, 0]
+            records[:, 0, 2] = 0  # an item token does not read the action
+            records[:, 1, 3] = _ACTION_MARK
+        if form.provisional:
+            records[:, 0, 2] = self.timestamps[first + 1 : stop + 1]  # such models read no actions
         return records.tobytes()
 
 

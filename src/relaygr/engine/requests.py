@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,18 +29,37 @@ class RankRequest:
     Attributes:
         history: the user's profile and events.
         candidates: int64 [m]; duplicates are allowed and score alike.
-        query_time: seconds; every candidate of a request shares it. Defaults to the last event's time.
+        query_time: seconds; an int that every candidate shares, or, for models that allow it, int64 [m].
+            Defaults to the last event's time.
     """
 
     __slots__ = ("candidates", "history", "query_time")
 
-    def __init__(self, history: UserHistory, candidates: IntColumn, query_time: int | None = None) -> None:
+    def __init__(
+        self, history: UserHistory, candidates: IntColumn, query_time: int | IntColumn | None = None
+    ) -> None:
         self.history = history
         self.candidates: Int64 = int64_column("candidates", candidates)
         last = int(history.timestamps[-1]) if len(history) else 0
-        self.query_time = last if query_time is None else check_time("query_time", query_time)
-        if self.query_time < last:
-            raise RequestError("query_time", f"{query_time} is before the last event, {last}")
+        self.query_time: int | Int64
+        if query_time is None:
+            self.query_time = last
+        elif isinstance(query_time, (Sequence, np.ndarray)) and np.ndim(query_time) == 1:
+            self.query_time = _times_of(query_time, len(self.candidates))
+        else:
+            self.query_time = check_time("query_time", query_time)  # type: ignore[arg-type]
+        earliest = int(np.min(self.query_time)) if np.size(self.query_time) else last
+        if earliest < last:
+            raise RequestError("query_time", f"{earliest} is before the last event, {last}")
+
+
+def _times_of(values: IntColumn, candidates: int) -> Int64:
+    column = int64_column("query_time", values)
+    if len(column) != candidates:
+        raise RequestError("query_time", f"has {len(column)} values for {candidates} candidates")
+    for value in (column.min(), column.max()) if len(column) else ():
+        check_time("query_time", int(value))
+    return column
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +69,11 @@ class PrefetchResult:
     Attributes:
         path: see `Path`.
         tokens_cached, tokens_computed: history tokens taken from the cache and run through the model.
+        tokens_provisional: tokens that depend on the query and are computed in every rank call.
         resident: whether the whole prefix is in the cache now.
         uncached_reason: why it is not; empty when it is.
         model: fingerprint of the weights.
+        unknown_ids: ids outside the model's tables, served as the tables say.
     """
 
     path: Path
@@ -60,6 +82,8 @@ class PrefetchResult:
     resident: bool
     uncached_reason: str
     model: Fingerprint
+    tokens_provisional: int = 0
+    unknown_ids: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ class Residency:
     """One request's right to its K/V; `keep` or `close` must follow.
 
     Attributes:
-        store: what the kernel reads and writes; None for an empty history.
+        store: what the kernel reads and writes; None for an empty history, or to keep nothing.
         cached: tokens already in the store.
         reason: why the prefix will not be in the cache afterwards; empty when it will.
     """
@@ -42,6 +42,11 @@ class ResidencyDesk:
         """Serve without the cache."""
         store = PrivateKv(self._pool.layout, tokens) if tokens else None
         return Residency(store, 0, reason)
+
+    @staticmethod
+    def nothing(reason: str) -> Residency:
+        """Serve every pass anew: K/V live no longer than a pass."""
+        return Residency(None, 0, reason)
 
     def open(self, ref: Ref, now_s: float) -> Residency:
         """The longest cached prefix of `ref`, and room for the rest if there is some."""

@@ -2,8 +2,7 @@
 
 Every token sees one interval of its own row: history row p sees [low(p), high(p)), a candidate sees an
 interval of the history and itself. Causal masks, windows and two-way contextual slots are all intervals,
-so a kernel needs no mask kinds, and a key outside the interval contributes exactly nothing (HSTU sums,
-it does not normalise).
+so a kernel needs no mask kinds, and a key outside the interval contributes exactly nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -30,14 +29,32 @@ class KvStore(Protocol):
     def read(self, layer: int, tokens: int) -> tuple[Tensor, Tensor]: ...
 
 
+class ScoreBias(Protocol):
+    """What one layer adds to the scaled scores, asked for block by block; nothing n x n need exist.
+
+    Rows and keys are counted within a segment: new history rows, candidates, history tokens. They may reach
+    past their ends by the padding of a tile; what is answered there must be finite and is never used.
+    """
+
+    def history(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
+        """Bias of new history rows on keys, [H, rows, keys]; None for zero."""
+
+    def candidates(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
+        """Bias of candidates on keys, [H, rows, keys], or [H, 1, keys] if it is the same for each."""
+
+    def own(self, segment: int) -> Tensor | None:
+        """Bias of each candidate on itself, [candidates, H]."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Shape and mask of HSTU attention: `silu(alpha q.k + bias) / divisor`, summed over visible keys.
+    """Shape and mask of attention over visible keys, with s = alpha q.k + bias.
 
     Attributes:
         heads, qk_dim, v_dim: H, A, E.
         alpha: score scale.
-        divisor: the fixed N of the model.
+        divisor: the fixed N of an HSTU model.
+        weights: "silu" sums silu(s) v / N; "softmax" normalises over the visible keys, N is not used.
         contextual: number C of contextual slots in front of the history.
         two_way: contextual slots see the whole history.
         window: a row sees at most this many ids back; 0 = everything.
@@ -53,6 +70,7 @@ class AttentionSpec:
     two_way: bool = False
     window: int = 0
     full_tail: int = 0
+    weights: Literal["silu", "softmax"] = "silu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +212,13 @@ class Kernel(ABC):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        bias: Sequence[Tensor | None] | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
         """Attention of one layer; writes the new history rows' K/V to each segment's store.
 
         Args:
             q, k: [rows, H, A]; v: [rows, H, E], any row stride, packed as `plan.layout` says.
-            bias: per segment None or a score bias of its candidates on the history keys,
-                [H, tokens] or [H, candidates, tokens].
+            bias: added to the scores, in the dtype of q.
 
         Returns:
             [rows, H, E] in the dtype of v, divided by the model's N; padding rows are unspecified but finite.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from relaygr.models.config import HstuConfig
-
-OUTPUT_PARTS = 3  # [u, o, u * LN(o)]
+from relaygr.models.presets import AnyConfig
+from relaygr.models.transformer import TransformerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +61,26 @@ def layer_cost(
     )
 
 
-def cost(config: HstuConfig, element_bytes: int) -> Cost:
+def transformer_cost(config: TransformerConfig, element_bytes: int) -> Cost:
+    """Cost of a stack of transformer layers: projections, output and three matrices of the network."""
+    heads, size = config.num_heads, config.hidden_size
+    keys_and_values = 2 * size * heads * (config.qk_dim + config.v_dim)
+    dense = keys_and_values + 2 * size * heads * (config.qk_dim + config.v_dim) + 6 * size * config.mlp_size
+    pair = 2 * heads * (config.qk_dim + config.v_dim)
+    return Cost(
+        dense_flops_per_token=config.num_layers * dense,
+        attention_flops_per_pair=config.num_layers * pair,
+        kv_projection_flops_per_token=keys_and_values,
+        layers=config.num_layers,
+        overtakes_at=dense / pair,
+        kv_bytes_per_token=config.num_layers * heads * (config.qk_dim + config.v_dim) * element_bytes,
+    )
+
+
+def cost(config: AnyConfig, element_bytes: int) -> Cost:
     """Cost of a ranker whose K/V elements take `element_bytes`."""
+    if isinstance(config, TransformerConfig):
+        return transformer_cost(config, element_bytes)
     return layer_cost(
         config.hidden_size,
         config.num_layers,
@@ -71,5 +88,5 @@ def cost(config: HstuConfig, element_bytes: int) -> Cost:
         config.qk_dim,
         config.v_dim,
         element_bytes,
-        OUTPUT_PARTS,
+        config.layer.output_parts,
     )

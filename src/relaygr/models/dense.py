@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,6 +46,43 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.weight, self.bias, self.eps)
+
+
+class PlainNorm(nn.Module):
+    """Layer norm over the last axis without scale and shift."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, x.shape[-1:], None, None, self.eps)
+
+
+class RmsNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) times a scale, over the last axis, computed in fp32."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x.to(self.weight.dtype), x.shape[-1:], self.weight, self.eps).to(x.dtype)
+
+
+class ReluStack(nn.Module):
+    """Linear layers with a ReLU between them, and behind the last one if `last`."""
+
+    def __init__(self, *sizes: int, last: bool = False) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Dense(a, b) for a, b in pairwise(sizes))
+        self.last = last
+
+    def forward(self, x: Tensor, kernel: Kernel) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = layer(F.relu(x) if i else x, kernel)
+        return F.relu(x) if self.last else x
 
 
 class SwishNormStack(nn.Module):

@@ -14,15 +14,15 @@ from safetensors.torch import save as serialize
 
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.presets import AnyConfig
+from relaygr.models.ranker import Ranker
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _CONFIG_DIGEST = "relaygr.config"  # key in the weight file's metadata
 
 
-def save_ranker(model: HstuRanker, folder: Path) -> Fingerprint:
+def save_ranker(model: Ranker, folder: Path) -> Fingerprint:
     """Write configuration and float32 weights; a reader sees the old pair, the new pair or an error.
 
     The weight file carries a digest of the configuration it belongs to, so that a save cut short between
@@ -39,7 +39,7 @@ def save_ranker(model: HstuRanker, folder: Path) -> Fingerprint:
     return _fingerprint(config, weights)
 
 
-def load_config(folder: Path) -> HstuConfig:
+def load_config(folder: Path) -> AnyConfig:
     """Read `config.json`.
 
     Raises:
@@ -48,12 +48,12 @@ def load_config(folder: Path) -> HstuConfig:
     return _decode(folder / CONFIG_FILE, _read(folder / CONFIG_FILE))
 
 
-def load_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> HstuRanker:
+def load_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> Ranker:
     """A ranker in evaluation mode, matrices in `dtype`; as `open_ranker`."""
     return open_ranker(folder, dtype)[0]
 
 
-def open_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[HstuRanker, Fingerprint]:
+def open_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Ranker, Fingerprint]:
     """A ranker and the fingerprint of the very bytes it was made of; the files may change afterwards.
 
     Raises:
@@ -71,7 +71,7 @@ def open_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[HstuR
             str(folder / CONFIG_FILE), f"is not the configuration that {WEIGHTS_FILE} was saved with"
         )
     with torch.device("meta"):
-        model = HstuRanker(config)
+        model = Ranker(config)
     _check(path, state, model.state_dict())
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)
     return model.eval().requires_grad_(False).cast(dtype), _fingerprint(config_data, data)
@@ -93,9 +93,9 @@ def _read(path: Path) -> bytes:
         raise ConfigError(str(path), f"cannot be read: {error.strerror}") from error
 
 
-def _decode(path: Path, data: bytes) -> HstuConfig:
+def _decode(path: Path, data: bytes) -> AnyConfig:
     try:
-        return msgspec.json.decode(data, type=HstuConfig)
+        return msgspec.json.decode(data, type=AnyConfig)
     except msgspec.DecodeError as error:  # validation errors are decode errors too
         raise ConfigError(str(path), str(error)) from error
 

@@ -1,4 +1,4 @@
-"""HSTU attention arranged for training: few passes over the scores, and no backward pass per slice.
+"""Attention arranged for training: few passes over the scores, and no backward pass per slice.
 
 The values are those of the reference kernel. What differs is the work: rows are split instead of sliced
 (a slice's backward touches the whole tensor), scale and divisor are folded into queries and masks, and a
@@ -7,7 +7,7 @@ tile of rows only multiplies with keys that one of its rows can see.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from relaygr.kernels.interface import (
     Kernel,
     Plan,
     RowLayout,
+    ScoreBias,
     Segment,
     candidate_visibility,
     history_visibility,
@@ -27,15 +28,20 @@ from relaygr.kernels.interface import (
 
 ROW_TILE = 256
 
+BlockBias = Callable[[int, slice, slice], Tensor | None]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tile:
-    """Rows [start, stop) of one part of a segment, the keys [0, keys) they see, and 1/N where they do."""
+    """Rows [start, stop) of one part of a segment and the keys [0, keys) they see.
+
+    `mask` [stop - start, keys] is 1/N where they do; for a softmax it is -inf where they do not.
+    """
 
     start: int
     stop: int
     keys: int
-    mask: Tensor  # [stop - start, keys]
+    mask: Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,10 +69,10 @@ class TrainingKernel(Kernel):
             if segment.store is not None:
                 raise ValueError("store: training keeps no keys and values")
             low, high = history_visibility(spec, segment.tokens, 0, segment.tokens)
-            history.append(_tiles(low, high, spec.divisor, dtype))
+            history.append(_tiles(low, high, spec, dtype))
             first, last = candidate_visibility(spec, segment)
             end = last if isinstance(last, Tensor) else torch.full((segment.candidates,), last)
-            candidates.append(_tiles(torch.full_like(end, first), end, spec.divisor, dtype))
+            candidates.append(_tiles(torch.full_like(end, first), end, spec, dtype))
             sizes += [segment.history, segment.candidates]
         share = torch.tensor([0.0, 1 / spec.divisor], dtype=dtype).repeat(len(segments))
         own = share.repeat_interleave(torch.tensor(sizes))[:, None, None]
@@ -82,44 +88,61 @@ class TrainingKernel(Kernel):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        bias: Sequence[Tensor | None] | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
         assert isinstance(plan, TrainingPlan)
-        sizes = list(plan.sizes)
+        sizes, softmax = list(plan.sizes), plan.spec.weights == "softmax"
         q = q * plan.spec.alpha
-        own = F.silu((q * k).sum(-1, keepdim=True)) * plan.own * v
+        own = (q * k).sum(-1, keepdim=True)
         queries = [part.transpose(0, 1) for part in torch.split(q, sizes)]
-        keys, values = torch.split(k, sizes)[::2], torch.split(v, sizes)[::2]
+        alone = [part.transpose(0, 1) for part in torch.split(own, sizes)]
+        keys, values = torch.split(k, sizes)[::2], torch.split(v, sizes)
         out: list[Tensor] = []
-        for i, (key, value) in enumerate(zip(keys, values, strict=True)):
-            key_columns, value_rows = key.permute(1, 2, 0), value.transpose(0, 1)
-            out += _attend(queries[2 * i], key_columns, value_rows, plan.history[i], None)
-            own_bias = None if bias is None else bias[i]
-            out += _attend(queries[2 * i + 1], key_columns, value_rows, plan.candidates[i], own_bias)
-        return torch.cat(out, dim=1).transpose(0, 1) + own
+        for i, key in enumerate(keys):
+            if bias is not None and bias.own(i) is not None:
+                raise ValueError("bias: a bias on oneself is not trained")
+            key_columns = key.permute(1, 2, 0)
+            value_rows, mine = (part.transpose(0, 1) for part in values[2 * i : 2 * i + 2])
+            for tile in plan.history[i]:
+                scores = _scores(queries[2 * i], key_columns, tile, None if bias is None else bias.history, i)
+                weights = (scores + tile.mask).softmax(-1) if softmax else F.silu(scores) * tile.mask
+                out.append(weights @ value_rows[:, : tile.keys])
+            for tile in plan.candidates[i]:
+                scores = _scores(
+                    queries[2 * i + 1], key_columns, tile, None if bias is None else bias.candidates, i
+                )
+                if not softmax:
+                    out.append((F.silu(scores) * tile.mask) @ value_rows[:, : tile.keys])
+                    continue
+                rows = slice(tile.start, tile.stop)
+                weights = torch.cat([scores + tile.mask, alone[2 * i + 1][:, rows]], dim=-1).softmax(-1)
+                past, self_weight = torch.split(weights, [tile.keys, 1], dim=-1)
+                out.append(past @ value_rows[:, : tile.keys] + self_weight * mine[:, rows])
+        together = torch.cat(out, dim=1).transpose(0, 1)
+        return together if softmax else together + F.silu(own) * plan.own * v
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return F.linear(x, weight, bias)
 
 
-def _tiles(low: Tensor, high: Tensor, divisor: float, dtype: torch.dtype) -> tuple[Tile, ...]:
+def _tiles(low: Tensor, high: Tensor, spec: AttentionSpec, dtype: torch.dtype) -> tuple[Tile, ...]:
     tiles = []
     for start in range(0, len(low), ROW_TILE):
         stop = min(start + ROW_TILE, len(low))
         first, last = low[start:stop, None], high[start:stop, None]
         key = torch.arange(int(last.max()))
         seen = (key >= first) & (key < last)
-        tiles.append(Tile(start, stop, len(key), seen.to(dtype) / divisor))
+        if spec.weights == "softmax":
+            mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+        else:
+            mask = seen.to(dtype) / spec.divisor
+        tiles.append(Tile(start, stop, len(key), mask))
     return tuple(tiles)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], bias: Tensor | None) -> list[Tensor]:
-    """q [H, n, A], k [H, A, t], v [H, t, E] -> [H, rows, E] of each tile."""
-    out = []
-    for tile in tiles:
-        scores = q[:, tile.start : tile.stop] @ k[:, :, : tile.keys]
-        if bias is not None:
-            mine = bias[:, tile.start : tile.stop] if bias.dim() == 3 else bias[:, None]
-            scores = scores + mine[..., : tile.keys]
-        out.append((F.silu(scores) * tile.mask) @ v[:, : tile.keys])
-    return out
+def _scores(q: Tensor, k: Tensor, tile: Tile, bias: BlockBias | None, segment: int) -> Tensor:
+    """Scores of a tile, q [H, n, A] and k [H, A, t] -> [H, rows, keys]."""
+    rows, keys = slice(tile.start, tile.stop), slice(0, tile.keys)
+    scores = q[:, rows] @ k[:, :, keys]
+    added = None if bias is None else bias(segment, rows, keys)
+    return scores if added is None else scores + added

@@ -85,7 +85,7 @@ class BatchSource:
         while len(parts) < spec.windows and rows < spec.rows:
             window = draw_window(self.groups, rng, spec.shortest, spec.longest, spec.cuts)
             parts.append(self._part(window, rng))
-            rows += parts[-1].row.tokens + len(parts[-1].row.candidates)
+            rows += len(parts[-1].row.items) + len(parts[-1].row.candidates)
         return _join(parts)
 
     def _part(self, window: Window, rng: np.random.Generator) -> _Part:
@@ -161,5 +161,5 @@ def _join(parts: Sequence[_Part]) -> Batch:
         ),
         usable=torch.from_numpy(np.concatenate([part.usable for part in parts])),
         log_expected=torch.from_numpy(np.concatenate([part.log_expected for part in parts])).float(),
-        tokens=sum(part.row.tokens for part in parts),
+        tokens=sum(len(part.row.items) for part in parts),
     )

@@ -16,7 +16,7 @@ import torch
 from relaygr.config.settings import TrainConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
-from relaygr.models.config import HstuConfig
+from relaygr.models.presets import AnyConfig
 
 STATE_FILE = "training.pt"
 FORMAT_VERSION = 1
@@ -68,7 +68,7 @@ class RunIdentity:
     train: str
 
     @classmethod
-    def of(cls, events: Events, model: HstuConfig, train: TrainConfig) -> RunIdentity:
+    def of(cls, events: Events, model: AnyConfig, train: TrainConfig) -> RunIdentity:
         settings = {
             name: value for name, value in msgspec.structs.asdict(train).items() if name not in _LIMITS
         }

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.ranker import Ranker
+from relaygr.models.tokens.relay import RelayTokens
 
 
 class RowwiseAdagrad(torch.optim.Optimizer):
@@ -43,7 +44,8 @@ class RowwiseAdagrad(torch.optim.Optimizer):
 class Optimizers:
     """Both optimisers as one; `model`'s item table gives sparse gradients from now on."""
 
-    def __init__(self, model: HstuRanker, lr: float, table_lr: float, weight_decay: float) -> None:
+    def __init__(self, model: Ranker, lr: float, table_lr: float, weight_decay: float) -> None:
+        assert isinstance(model.tokens, RelayTokens)
         table = model.tokens.item.table
         table.sparse = True
         dense = [p for p in model.parameters() if p is not table.weight]

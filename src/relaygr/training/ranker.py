@@ -16,8 +16,8 @@ from relaygr.core.errors import BackendError, ConfigError
 from relaygr.data.dataset import Events
 from relaygr.data.split import evaluation_requests, temporal_split
 from relaygr.kernels.interface import Kernel
-from relaygr.models.config import HstuConfig
-from relaygr.models.ranker import HstuRanker
+from relaygr.models.presets import AnyConfig
+from relaygr.models.ranker import Ranker
 from relaygr.models.weights import fingerprint, save_ranker
 from relaygr.training.attention import TrainingKernel
 from relaygr.training.batch import BatchSource, BatchSpec
@@ -73,7 +73,7 @@ class RankerTrainer:
         self,
         events: Events,
         out: Path,
-        config: HstuConfig,
+        config: AnyConfig,
         train: TrainConfig,
         kernel: Kernel,
         resume: bool = False,
@@ -104,7 +104,7 @@ class RankerTrainer:
         )
         self.identity = RunIdentity.of(events, config, train)
         torch.manual_seed(train.seed)
-        self.model = HstuRanker(config)
+        self.model = Ranker(config)
         start_from_matching(self.model, len(self.catalogue))
         self.optimizers = Optimizers(self.model, train.lr, train.table_lr, train.weight_decay)
         self.state = RunState()

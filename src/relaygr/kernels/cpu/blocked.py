@@ -1,7 +1,8 @@
-"""Blocked HSTU attention on a CPU: row tiles against key blocks, masked parts skipped, nothing n x n.
+"""Blocked attention on a CPU: row tiles against key blocks, masked parts skipped, nothing n x n.
 
 A tile's scores stay in cache between the two products. HSTU sums over keys without normalising, so key
-blocks add up in any order and a zero row of K/V contributes exactly nothing.
+blocks add up in any order and a zero row of K/V contributes exactly nothing. A softmax merges its blocks by
+their largest scores and masks zero rows.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relaygr.kernels.cpu.routes import MaskPatch, MatrixRoute
+from relaygr.kernels.cpu.routes import MaskPatch, MatrixRoute, SoftmaxPart
 from relaygr.kernels.interface import (
     AttentionSpec,
     Kernel,
     Plan,
     RowLayout,
+    ScoreBias,
     Segment,
     candidate_visibility,
     history_visibility,
@@ -89,10 +91,11 @@ class BlockedKernel(Kernel):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        bias: Sequence[Tensor | None] | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
         assert isinstance(plan, BlockedPlan)
         spec = plan.spec
+        softmax = spec.weights == "softmax"
         out = v.new_empty(v.shape)  # every row lies in a block, and tiles cover whole blocks
         queries = torch.mul(
             q.transpose(0, 1), spec.alpha, out=q.new_empty(spec.heads, q.shape[0], spec.qk_dim)
@@ -100,21 +103,17 @@ class BlockedKernel(Kernel):
         for i, segment in enumerate(plan.segments):
             rows = plan.layout.segments[i]
             keys, values = self._history(segment, layer, k[rows.history], v[rows.history])
+            inputs = _Inputs(queries, keys, values, bias, i, segment)
+            attend = self._softmax_tile if softmax else self._silu_tile
             for tile in plan.history_tiles[i]:
-                self._tile(tile, queries, keys, values, None, out)
-            own_bias = None if bias is None else bias[i]
-            for tile in plan.candidate_tiles[i]:
-                tile_bias = _bias_rows(own_bias, tile, rows.candidates, keys.shape[1])
-                self._tile(tile, queries, keys, values, tile_bias, out)
+                attend(tile, rows.history, inputs, None, out)
             if segment.candidates:
-                # Whole aligned blocks: an activation's last bits differ between a vector and its scalar rest.
-                start = rows.candidates.start
-                mine = slice(start, start + round_up(segment.candidates, ROW_ALIGN))
-                score = (_wide(queries[:, mine]).transpose(0, 1) * k[mine]).sum(-1, keepdim=True)
-                out[mine].addcmul_(torch.nn.functional.silu(score).to(v.dtype), v[mine])
+                own = self._own(inputs, k, v, rows.candidates)
+                for tile in plan.candidate_tiles[i]:
+                    attend(tile, rows.candidates, inputs, own, out)
         if not any(plan.history_tiles) and not any(plan.candidate_tiles):
             out.zero_()
-        return out.div_(spec.divisor)
+        return out if softmax else out.div_(spec.divisor)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if not self.bitwise:
@@ -128,17 +127,38 @@ class BlockedKernel(Kernel):
             tiles.append(self.route.linear(tile, weight, bias)[:rows])
         return torch.cat(tiles)
 
-    def _tile(
-        self, tile: Tile, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, out: Tensor
-    ) -> None:
+    def _own(self, inputs: _Inputs, k: Tensor, v: Tensor, rows: slice) -> _Own:
+        count = rows.stop - rows.start
+        # Whole aligned blocks: an activation's last bits differ between a vector and its scalar rest.
+        mine = slice(rows.start, rows.start + round_up(count, FIXED_TILE if self.bitwise else ROW_ALIGN))
+        score = (_wide(inputs.queries[:, mine]).transpose(0, 1) * k[mine]).sum(-1, keepdim=True)
+        added = None if inputs.bias is None else inputs.bias.own(inputs.index)
+        if added is not None:
+            score[:count] += added[..., None]
+        return _Own(score, v[mine])
+
+    def _silu_tile(self, tile: Tile, block: slice, inputs: _Inputs, own: _Own | None, out: Tensor) -> None:
         total: Tensor | None = None
         for part in tile.ranges:
-            k, v = _slice_keys(keys, part), _slice_keys(values, part)
-            part_bias = None if bias is None else _slice_last(bias, part)
-            seen = self.route.attend(queries[:, tile.start : tile.stop], k, v, part.patches, part_bias)
+            seen = self.route.attend(*inputs.of(tile, part, block, own is not None))
             # More than one block adds up in fp32, whatever the model dtype.
             total = seen if total is None else _wide(total).add_(seen)
-        out[tile.start : tile.stop] = 0 if total is None else total.transpose(0, 1)
+        rows = out[tile.start : tile.stop]
+        rows[:] = 0 if total is None else total.transpose(0, 1)
+        if own is not None:
+            score, value = own.rows(tile, block)
+            rows.addcmul_(torch.nn.functional.silu(score).to(value.dtype), value)
+
+    def _softmax_tile(self, tile: Tile, block: slice, inputs: _Inputs, own: _Own | None, out: Tensor) -> None:
+        total: SoftmaxPart | None = None
+        for part in tile.ranges:
+            seen = self.route.attend_softmax(*inputs.of(tile, part, block, own is not None))
+            total = seen if total is None else total.merge(seen)
+        if own is not None:
+            score, value = (x.transpose(0, 1) for x in own.rows(tile, block))
+            alone = SoftmaxPart(value.to(score.dtype), score, torch.ones_like(score))
+            total = alone if total is None else total.merge(alone)
+        out[tile.start : tile.stop] = 0 if total is None else total.result().transpose(0, 1)
 
     def _history_tiles(
         self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
@@ -155,7 +175,7 @@ class BlockedKernel(Kernel):
             position = segment.cached + first
             low, high = history_visibility(spec, segment.tokens, position, position + height)
             counted = height if self.bitwise else min(height, segment.history - first)
-            ranges = _key_ranges(low, high, counted, segment.tokens, dtype)
+            ranges = _key_ranges(spec, low, high, counted, segment.tokens, dtype)
             tiles.append(Tile(rows.start + first, rows.start + first + height, ranges))
         return tuple(tiles)
 
@@ -171,7 +191,7 @@ class BlockedKernel(Kernel):
             ends = torch.zeros(height, dtype=torch.int64)
             ends[:counted] = high[first : first + counted] if isinstance(high, Tensor) else high
             starts = torch.full_like(ends, low)
-            ranges = _key_ranges(starts, ends, counted, segment.tokens, dtype)
+            ranges = _key_ranges(spec, starts, ends, counted, segment.tokens, dtype)
             tiles.append(Tile(rows.start + first, rows.start + first + height, ranges))
         return tuple(tiles)
 
@@ -190,8 +210,61 @@ class BlockedKernel(Kernel):
         return keys, values
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Own:
+    """Each candidate's score on itself [rows, H, 1], at least fp32, and its value [rows, H, E], padded."""
+
+    score: Tensor
+    value: Tensor
+
+    def rows(self, tile: Tile, block: slice) -> tuple[Tensor, Tensor]:
+        mine = slice(tile.start - block.start, tile.stop - block.start)
+        return self.score[mine], self.value[mine]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Inputs:
+    """What the tiles of one segment read: scaled queries [H, rows, A], keys and values [H, tokens, *]."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    bias: ScoreBias | None
+    index: int
+    segment: Segment
+
+    def of(
+        self, tile: Tile, part: KeyRange, block: slice, candidates: bool
+    ) -> tuple[Tensor, Tensor, Tensor, tuple[MaskPatch, ...], Tensor | None]:
+        """The arguments of a route for one tile and key range."""
+        rows = slice(tile.start - block.start, tile.stop - block.start)
+        return (
+            self.queries[:, tile.start : tile.stop],
+            _slice_keys(self.keys, part),
+            _slice_keys(self.values, part),
+            part.patches,
+            None if self.bias is None else self._added(rows, part, candidates),
+        )
+
+    def _added(self, rows: slice, part: KeyRange, candidates: bool) -> Tensor | None:
+        """The bias of one block, [H, 1 or rows, keys], zero on padding."""
+        assert self.bias is not None
+        count = self.segment.candidates if candidates else self.segment.history
+        inside = slice(max(rows.start, 0), min(rows.stop, count))
+        keys = slice(part.start, min(part.stop, self.segment.tokens))
+        ask = self.bias.candidates if candidates else self.bias.history
+        added = ask(self.index, inside, keys)
+        if added is None:
+            return None
+        missing = part.stop - keys.stop
+        if added.shape[1] == 1 and inside.stop - inside.start > 1:
+            return torch.nn.functional.pad(added, (0, missing))
+        above, below = inside.start - rows.start, rows.stop - inside.stop
+        return torch.nn.functional.pad(added, (0, missing, above, below))
+
+
 def _key_ranges(
-    low: Tensor, high: Tensor, counted: int, tokens: int, dtype: torch.dtype
+    spec: AttentionSpec, low: Tensor, high: Tensor, counted: int, tokens: int, dtype: torch.dtype
 ) -> tuple[KeyRange, ...]:
     """Key blocks that cover the first `counted` rows' intervals, masked only where some row sees less."""
     if not counted:
@@ -199,8 +272,8 @@ def _key_ranges(
     start = int(low[:counted].min()) // KEY_ALIGN * KEY_ALIGN
     stop = int(high[:counted].max())
     all_from, all_until = int(low[:counted].max()), int(high[:counted].min())
-    # Past `tokens` keys are rows of zeros and need no mask.
-    tail_masked = all_until < stop or stop < tokens
+    # Past `tokens` keys are rows of zeros, which only a softmax would count.
+    tail_masked = all_until < stop or stop < tokens or spec.weights == "softmax"
     parts = []
     for a in range(start - start % KEY_BLOCK, stop, KEY_BLOCK):
         first, last = max(a, start), round_up(min(a + KEY_BLOCK, stop), KEY_ALIGN)
@@ -242,18 +315,3 @@ def _slice_keys(x: Tensor, part: KeyRange) -> Tensor:
     if part.stop <= x.shape[1]:
         return x[:, part.start : part.stop]
     return torch.nn.functional.pad(x[:, part.start :], (0, 0, 0, part.stop - x.shape[1]))
-
-
-def _slice_last(bias: Tensor, part: KeyRange) -> Tensor:
-    return bias[..., part.start : part.stop].contiguous()
-
-
-def _bias_rows(bias: Tensor | None, tile: Tile, rows: slice, keys: int) -> Tensor | None:
-    """The tile's part of a candidate bias, zero-padded to `keys` columns and the tile's height."""
-    if bias is None:
-        return None
-    missing = max(keys, max((part.stop for part in tile.ranges), default=0)) - bias.shape[-1]
-    if bias.dim() == 3:
-        mine = bias[:, tile.start - rows.start : tile.stop - rows.start]
-        return torch.nn.functional.pad(mine, (0, missing, 0, tile.stop - tile.start - mine.shape[1]))
-    return torch.nn.functional.pad(bias, (0, missing))

@@ -1,4 +1,4 @@
-"""HSTU attention as the formula reads: one score matrix per request and head, any dtype, under autograd."""
+"""Attention as the formula reads: one score matrix per request and head, any dtype, under autograd."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from relaygr.kernels.interface import (
     Kernel,
     Plan,
     RowLayout,
+    ScoreBias,
     Segment,
     candidate_visibility,
     history_visibility,
@@ -54,22 +55,29 @@ class ReferenceKernel(Kernel):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        bias: Sequence[Tensor | None] | None = None,
+        bias: ScoreBias | None = None,
     ) -> Tensor:
         assert isinstance(plan, DensePlan)
         spec = plan.spec
         out: list[Tensor] = []
         for i, segment in enumerate(plan.segments):
-            rows = plan.layout.segments[i]
+            rows, everything = plan.layout.segments[i], slice(0, segment.tokens)
             keys, values = self._history(segment, layer, k[rows.history], v[rows.history])
             if segment.history:
-                out.append(_attend(spec, q[rows.history], keys, values, plan.history_masks[i], None))
+                scores = spec.alpha * (q[rows.history].transpose(0, 1) @ keys.transpose(1, 2))  # [H, n, t]
+                added = None if bias is None else bias.history(i, slice(0, segment.history), everything)
+                weights = _weigh(spec, _plus(scores, added), plan.history_masks[i])
+                out.append((weights @ values).transpose(0, 1))
             if segment.candidates:
-                own_bias = None if bias is None else bias[i]
                 mine = rows.candidates
-                seen = _attend(spec, q[mine], keys, values, plan.candidate_masks[i], own_bias)
-                score = F.silu(spec.alpha * (q[mine] * k[mine]).sum(-1, keepdim=True))
-                out.append(seen + score * v[mine] / spec.divisor)
+                scores = spec.alpha * (q[mine].transpose(0, 1) @ keys.transpose(1, 2))  # [H, m, t]
+                added = None if bias is None else bias.candidates(i, slice(0, segment.candidates), everything)
+                own = spec.alpha * (q[mine] * k[mine]).sum(-1)  # [m, H]
+                own = _plus(own, None if bias is None else bias.own(i)).t()[..., None]
+                mask = F.pad(plan.candidate_masks[i], (0, 1), value=1)
+                weights = _weigh(spec, torch.cat([_plus(scores, added), own], dim=-1), mask)
+                seen = (weights[..., :-1] @ values).transpose(0, 1)
+                out.append(seen + weights[..., -1].t()[..., None] * v[mine])
         return torch.cat(out) if out else v.new_zeros(v.shape)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -86,12 +94,12 @@ class ReferenceKernel(Kernel):
         return keys[:, : segment.tokens], values[:, : segment.tokens]
 
 
-def _attend(
-    spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor | None
-) -> Tensor:
-    """q [n, H, A], k [H, t, A], v [H, t, E], mask [n, t] -> [n, H, E]."""
-    scores = spec.alpha * (q.transpose(0, 1) @ k.transpose(1, 2))  # [H, n, t]
-    if bias is not None:
-        scores = scores + (bias if bias.dim() == 3 else bias[:, None])
-    weights = mask * F.silu(scores) / spec.divisor
-    return (weights @ v).transpose(0, 1)
+def _plus(scores: Tensor, added: Tensor | None) -> Tensor:
+    return scores if added is None else scores + added
+
+
+def _weigh(spec: AttentionSpec, scores: Tensor, mask: Tensor) -> Tensor:
+    """Scores [H, n, t] and mask [n, t] -> weights of the values."""
+    if spec.weights == "softmax":
+        return scores.masked_fill(mask == 0, float("-inf")).softmax(-1)
+    return mask * F.silu(scores) / spec.divisor

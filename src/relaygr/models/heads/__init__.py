@@ -1,0 +1,1 @@
+"""What leaves a row: candidate rows to one logit a task."""

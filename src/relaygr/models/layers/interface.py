@@ -1,0 +1,47 @@
+"""What the layers of every family share: one call a batch for surroundings, one call a layer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from torch import Tensor, nn
+
+from relaygr.kernels.interface import Kernel, Plan
+from relaygr.models.row import RowInput
+
+Around = TypeVar("Around")
+
+
+class Layer(nn.Module, ABC, Generic[Around]):
+    """One layer; `Around` is what it needs to know of a batch beside the rows, made once for all layers."""
+
+    @abstractmethod
+    def forward(self, x: Tensor, plan: Plan, kernel: Kernel, around: Around) -> Tensor:
+        """x [rows, D] -> [rows, D]; new history rows' K/V go to the plan's stores."""
+
+    @abstractmethod
+    def remember(self, x: Tensor, plan: Plan, kernel: Kernel, around: Around) -> None:
+        """Only leave the K/V of the new history rows x [rows, D] in the plan's stores."""
+
+
+class Stack(nn.ModuleList, ABC, Generic[Around]):
+    """All layers of a ranker."""
+
+    @abstractmethod
+    def around(self, inputs: Sequence[RowInput], plan: Plan) -> Around:
+        """What the layers need to know about a batch."""
+
+    def run(self, x: Tensor, inputs: Sequence[RowInput], plan: Plan, kernel: Kernel, targets: bool) -> Tensor:
+        """x [rows, D] -> [rows, D]; without targets only K/V are left, and the result is x as it stands."""
+        around = self.around(inputs, plan)
+        *first, last = self
+        for layer in first:
+            x = layer(x, plan, kernel, around)
+        assert isinstance(last, Layer)
+        if targets:
+            return last(x, plan, kernel, around)  # type: ignore[no-any-return]
+        # Nothing reads a history row's output of the last layer, only its K/V.
+        last.remember(x, plan, kernel, around)
+        return x
