@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from relaygr.core.units import GIB, KIB, MIB
-from relaygr.models.presets import preset
 from relaygr.models.cost import Cost, cost, layer_cost
+from relaygr.models.presets import preset
 
 DLRM_V3 = layer_cost(512, 5, 4, 128, 128, element_bytes=2, output_parts=3)
 KUAIRAND = layer_cost(512, 3, 4, 128, 128, element_bytes=2, output_parts=1)
