@@ -155,7 +155,9 @@ def test_seen_rule_looks_at_repeats_in_training(make_events: MakeEvents) -> None
 
 
 def test_report_says_which_rule_was_followed(make_events: MakeEvents) -> None:
-    events = make_events([(user, item, 10 * item + user) for user in range(6) for item in range(9)])
+    events = make_events(
+        [(user, 3 * user + item, 10 * item + user) for user in range(6) for item in range(9)]
+    )
     model, kernel = model_for(events), ReferenceKernel()
     report = evaluate_ranker(model, "m", events, kernel, EvalOptions(negatives=3))
     assert (report.seen, report.negatives_mix) == ("drop", MIX_NEW)

@@ -9,12 +9,14 @@ from typing import Literal
 import numpy as np
 
 from relaygr.core.errors import ConfigError
-from relaygr.data.dataset import Int64s
+from relaygr.data.dataset import Events, Int64s
 from relaygr.data.split import EvalRequest
 from relaygr.training.catalogue import Catalogue
 from relaygr.training.metrics import Bools
 
 Mode = Literal["sampled", "full"]
+Seen = Literal["keep", "drop"]
+SeenOption = Literal["auto", "keep", "drop"]
 
 RECENT_EVENTS = 200
 RECENT_SHARE = 0.25
@@ -23,6 +25,33 @@ MIX = (
     f"{RECENT_SHARE:.0%} from the user's last {RECENT_EVENTS} events, {UNIFORM_SHARE:.0%} uniform from the "
     "training catalogue, the rest (and what is missing) by training popularity; distinct, never a positive"
 )
+MIX_NEW = (
+    f"{UNIFORM_SHARE:.0%} uniform from the training catalogue, the rest (and what is missing) by training "
+    "popularity; distinct, never a positive, never an item of the user's earlier events"
+)
+
+
+def seen_rule(option: SeenOption, events: Events, before_s: int) -> Seen:
+    """Whether items of a user's earlier events may be candidates.
+
+    "auto" drops them exactly where no user has an item twice before `before_s`: such a negative could never
+    be a positive, and a ranker would be praised for knowing it.
+    """
+    if option not in ("auto", "keep", "drop"):
+        raise ConfigError("seen", f"{option!r} is not one of auto, keep, drop")
+    if option != "auto":
+        return option
+    owner = np.repeat(np.arange(events.n_users), np.diff(events.offsets))
+    early = events.timestamps < before_s
+    owner, items = owner[early], events.item_ids[early]
+    order = np.lexsort((items, owner))
+    again = (np.diff(owner[order]) == 0) & (np.diff(items[order]) == 0)
+    return "keep" if again.any() else "drop"
+
+
+def mix(seen: Seen) -> str:
+    """Where sampled negatives come from, in words."""
+    return MIX if seen == "keep" else MIX_NEW
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,32 +73,46 @@ class CandidateSource:
     Args:
         mode: "sampled" or "full"; with "full", positives outside the training catalogue are left out.
         negatives: sampled per request; fewer when the catalogue is smaller.
+        seen: with "drop", items of the user's earlier events are no candidates; positives among them are
+            left out.
     """
 
-    def __init__(self, mode: Mode, catalogue: Catalogue, negatives: int, seed: int) -> None:
+    def __init__(
+        self, mode: Mode, catalogue: Catalogue, negatives: int, seed: int, seen: Seen = "keep"
+    ) -> None:
         if mode not in ("sampled", "full"):
             raise ConfigError("candidates", f"{mode!r} is not one of sampled, full")
         if negatives < 1:
             raise ConfigError("negatives", f"{negatives} must be at least 1")
         self.mode, self.catalogue, self.negatives, self.seed = mode, catalogue, negatives, seed
+        self.seen = seen
         self._all = catalogue.items[_neutral_order(catalogue.items)]
 
     def candidates(self, request: EvalRequest, items: Int64s) -> CandidateSet:
         """`items` is the whole history of the request's user; only its past and the positives are read."""
-        positives = np.unique(items[slice(*request.positives)])
+        positives, pool, left_out = np.unique(items[slice(*request.positives)]), self._all, 0
+        earlier = items[: request.history_end]
+        if self.seen == "drop":
+            left_out = int(np.isin(positives, earlier).sum())
+            positives = np.setdiff1d(positives, earlier)
         if self.mode == "full":
-            positive = np.isin(self._all, positives)
-            return CandidateSet(self._all, positive, len(positives) - int(positive.sum()))
+            if self.seen == "drop":
+                pool = pool[~np.isin(pool, earlier)]
+            positive = np.isin(pool, positives)
+            return CandidateSet(pool, positive, left_out + len(positives) - int(positive.sum()))
         rng = np.random.default_rng((self.seed, request.user, request.time_s))
-        recent = items[max(request.history_end - RECENT_EVENTS, 0) : request.history_end]
-        chosen = np.concatenate([positives, self._sample(rng, positives, recent)])
+        chosen = np.concatenate([positives, self._sample(rng, positives, earlier)])
         chosen = chosen[_neutral_order(chosen)]
-        return CandidateSet(chosen, np.isin(chosen, positives), 0)
+        return CandidateSet(chosen, np.isin(chosen, positives), left_out)
 
-    def _sample(self, rng: np.random.Generator, positives: Int64s, recent: Int64s) -> Int64s:
+    def _sample(self, rng: np.random.Generator, positives: Int64s, earlier: Int64s) -> Int64s:
         catalogue, wanted = self.catalogue, self.negatives
-        picked = _Distinct(positives)
-        picked.take(rng.permutation(np.unique(recent)), round(wanted * RECENT_SHARE))
+        if self.seen == "drop":
+            picked = _Distinct(np.concatenate([positives, earlier]))
+        else:
+            picked = _Distinct(positives)
+            recent = np.unique(earlier[max(len(earlier) - RECENT_EVENTS, 0) :])
+            picked.take(rng.permutation(recent), round(wanted * RECENT_SHARE))
         uniform = round(wanted * UNIFORM_SHARE)
         picked.take(catalogue.draw_uniform(rng, 2 * uniform), len(picked.items) + uniform)
         picked.take(catalogue.draw_popular(rng, 4 * wanted), wanted)

@@ -11,8 +11,8 @@ from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
 from relaygr.data.split import Split, evaluation_requests, temporal_split
 from relaygr.kernels.interface import Kernel
-from relaygr.models.ranker import HstuRanker
-from relaygr.training.candidates import MIX, CandidateSource, Mode
+from relaygr.models.ranker import Ranker
+from relaygr.training.candidates import CandidateSource, Mode, Seen, SeenOption, mix, seen_rule
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.evaluate import Estimate, Observe, estimates, replay
 from relaygr.training.scoring import RankerScorer
@@ -26,10 +26,12 @@ class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         max_requests: a uniform sample of so many requests; None takes all.
         negatives: per request, with sampled candidates.
+        seen: whether items of the user's earlier events may be candidates; see `candidates.seen_rule`.
     """
 
     part: Part = "test"
     candidates: Mode = "sampled"
+    seen: SeenOption = "auto"
     negatives: int = 100
     max_requests: int | None = None
     seed: int = 0
@@ -39,6 +41,7 @@ class EvalReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was ranked and how well.
 
     Attributes:
+        seen: the rule that was followed.
         requests, users: that were ranked.
         left_out_positives: positives outside the candidates; they count nowhere.
         unrankable_requests: requests without a positive or a negative among the candidates.
@@ -50,6 +53,7 @@ class EvalReport(msgspec.Struct, frozen=True, kw_only=True):
     train_end_s: int
     valid_end_s: int
     options: EvalOptions
+    seen: Seen
     negatives_mix: str
     catalogue_items: int
     history_limit: int
@@ -69,7 +73,7 @@ def requested_part(split: Split, part: Part) -> tuple[int, int]:
 
 
 def evaluate_ranker(
-    model: HstuRanker,
+    model: Ranker,
     name: str,
     events: Events,
     kernel: Kernel,
@@ -93,7 +97,8 @@ def evaluate_ranker(
     begun = time.monotonic()
     split = temporal_split(events)
     catalogue = catalogue_before(events, split.train_end_s)
-    source = CandidateSource(options.candidates, catalogue, options.negatives, options.seed)
+    seen = seen_rule(options.seen, events, split.train_end_s)
+    source = CandidateSource(options.candidates, catalogue, options.negatives, options.seed, seen)
     requests = evaluation_requests(
         events,
         *requested_part(split, options.part),
@@ -112,7 +117,8 @@ def evaluate_ranker(
         train_end_s=split.train_end_s,
         valid_end_s=split.valid_end_s,
         options=options,
-        negatives_mix=MIX if options.candidates == "sampled" else "",
+        seen=seen,
+        negatives_mix=mix(seen) if options.candidates == "sampled" else "",
         catalogue_items=len(catalogue),
         history_limit=scorer.limit,
         requests=len(outcome.users),

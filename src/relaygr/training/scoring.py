@@ -14,7 +14,7 @@ from relaygr.data.split import EvalRequest
 from relaygr.kernels.interface import Kernel
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.stores import PrivateKv
-from relaygr.models.ranker import HstuRanker, RowInput
+from relaygr.models.ranker import Ranker, RowInput
 from relaygr.models.window import PAGE_EVENTS, anchor, anchor_stride
 from relaygr.training.metrics import Floats
 
@@ -52,13 +52,24 @@ class RankerScorer:
 
     Args:
         max_history: events seen at most, to look at less than the model could; None takes all it can.
+        stride: events that a jump of the window's start drops. None takes the share that serving takes; with
+            1 a request sees exactly the newest `max_history` events, and a long history is encoded anew for
+            every request.
     """
 
-    def __init__(self, model: HstuRanker, kernel: Kernel, max_history: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Ranker,
+        kernel: Kernel,
+        max_history: int | None = None,
+        stride: int | None = None,
+    ) -> None:
         self.model, self.kernel = model, kernel
         config = model.config
         self.limit = config.max_history if max_history is None else min(max_history, config.max_history)
-        self.stride = anchor_stride(self.limit, ANCHOR_STRIDE)
+        if stride is not None and not 1 <= stride <= self.limit:
+            raise ValueError(f"stride: {stride} must be in [1, {self.limit}]")
+        self.stride = anchor_stride(self.limit, ANCHOR_STRIDE) if stride is None else stride
         layout = KvLayout(
             config.num_layers,
             config.num_heads,
@@ -127,7 +138,7 @@ class RankerScorer:
             begin = anchor(request.history_end, self.limit, self.stride)
             visible = request.history_end - begin
             room = MAX_ROWS
-            if self.model.config.score_time_bias:
+            if getattr(self.model.config, "score_time_bias", False):
                 room = min(MAX_ROWS, max(MAX_BIAS_PAIRS // max(visible, 1), 1))
             for first in range(0, len(ids), MAX_ROWS):
                 piece = _Piece(request, torch.from_numpy(np.array(ids[first : first + MAX_ROWS])))
