@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from relaygr.cli.evaluate_length import length, numbers, print_lengths
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.config.settings import TrainConfig
+from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
 from relaygr.models.weights import open_ranker
+from relaygr.training.candidates import SeenOption
 from relaygr.training.evaluate import Estimate
+from relaygr.training.length import LengthOptions, NamedModel, evaluate_lengths
 from relaygr.training.metrics import METRICS
 from relaygr.training.offline import EvalOptions, EvalReport, Part, evaluate_ranker
 
 eval_app = App(name="eval", help="Evaluate trained models offline.")
+eval_app.command(length)
 
 
 @eval_app.command
 def ranker(
     *,
-    model: Path,
+    model: Annotated[tuple[Path, ...], Parameter(negative="")],
     events: Path,
+    caps: str | None = None,
     part: Part = "test",
     max_requests: int | None = None,
     candidates: Literal["sampled", "full"] = "sampled",
     negatives: int = 100,
+    seen: SeenOption = "auto",
+    calibration_requests: int = 1000,
     dtype: Literal["fp32", "bf16"] = "fp32",
     seed: int = 0,
     json: Path | None = None,
@@ -43,10 +51,13 @@ def ranker(
 
     Parameters
     ----------
-    model: Path
-        Folder of the model.
+    model: tuple[Path, ...]
+        Folder of the model; with --caps more than one may be given, and figures are their mean.
     events: Path
         Folder of the dataset it was trained on.
+    caps: str | None
+        Instead, rank with the history cut to exactly so many newest events, for each of these ascending
+        numbers between commas, and tell the differences.
     part: Part
         The last 10 % of the events, or the 10 % before.
     max_requests: int | None
@@ -55,6 +66,11 @@ def ranker(
         Positives among sampled negatives, or all items that occur in the training part.
     negatives: int
         Per request, when sampled.
+    seen: SeenOption
+        Whether items of the user's earlier events are candidates; auto drops them where no user of the
+        training part has an item twice.
+    calibration_requests: int
+        With --caps: validation requests on which the probabilities of a model are calibrated.
     dtype: Literal["fp32", "bf16"]
         Of the model's matrices.
     seed: int
@@ -65,11 +81,26 @@ def ranker(
     check_file("--json", json)
     TrainConfig.LIMITS["negatives"].check("--negatives", negatives)
     TrainConfig.LIMITS["seed"].check("--seed", seed)
+    if caps is not None:
+        limited = LengthOptions(
+            caps=numbers("--caps", caps),
+            part=part,
+            candidates=candidates,
+            seen=seen,
+            negatives=negatives,
+            max_requests=max_requests,
+            calibration_requests=calibration_requests,
+            seed=seed,
+        )
+        _lengths(model, events, limited, dtype, json)
+        return
+    if len(model) > 1:
+        raise ConfigError("--model", f"{len(model)} given, limit 1 without --caps")
     options = EvalOptions(
-        part=part, candidates=candidates, negatives=negatives, max_requests=max_requests, seed=seed
+        part=part, candidates=candidates, negatives=negatives, seen=seen, max_requests=max_requests, seed=seed
     )
     choice = choose("cpu", dtype)
-    loaded, model_fp = open_ranker(model, choice.dtype)
+    loaded, model_fp = open_ranker(model[0], choice.dtype)
     dataset = open_events(events)
     with _bar() as bar:
         task = bar.add_task("requests", total=None)
@@ -84,6 +115,26 @@ def ranker(
         )
     write_json(json, report)
     _print(report, Console())
+
+
+def _lengths(
+    folders: tuple[Path, ...], events: Path, options: LengthOptions, dtype: str, json: Path | None
+) -> None:
+    choice = choose("cpu", dtype)
+    opened = ((str(folder), *open_ranker(folder, choice.dtype)) for folder in folders)
+    models = [NamedModel(name, loaded, model_fp) for name, loaded, model_fp in opened]
+    dataset = open_events(events)
+    with _bar() as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def observe(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(escape(what), total=total)
+            bar.update(tasks[what], completed=done)
+
+        report = evaluate_lengths(models, dataset, choice.kernel, options, observe)
+    write_json(json, report)
+    print_lengths(report, Console())
 
 
 def _bar() -> Progress:

@@ -1,0 +1,102 @@
+"""The plot of the length study: NDCG@10 over the cap, an SVG file for light and dark pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from typing import TYPE_CHECKING
+
+from relaygr.bench.length_result import LengthDataset, LengthStudy
+from relaygr.core.errors import ConfigError
+from relaygr.training.cap_estimates import CapEstimate
+from relaygr.training.length import LengthReport
+from relaygr.training.segments import ALL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# The file stands for itself, in an <img>, and cannot take the page's colour: a grey that both grounds bear.
+_TEXT = "#7a7a7a"
+# Mid tones, readable on white and on black, and apart for the colour-blind.
+_OVER = {"requests": "#2b8cbe", "users": "#d95f0e"}
+_BASELINE = {"popularity": ":", "recency": "--"}
+METRIC = "ndcg@10"
+
+
+def check_plots() -> None:
+    """Raise ConfigError, naming the extra, when plots cannot be drawn."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plots", "matplotlib is missing: install relaygr with its extra, relaygr[plots]")
+
+
+def length_svg(study: LengthStudy) -> str:
+    """One row of axes a dataset, one column a kind of candidates.
+
+    Lines are means over seeds with the 95 % interval of a bootstrap over users, dots the single seeds,
+    broken lines the baselines.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    check_plots()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    kinds = max(len(dataset.reports) for dataset in study.datasets)
+    figure = Figure(figsize=(3.6 * kinds, 2.7 * len(study.datasets) + 0.3), layout="constrained")
+    figure.patch.set_alpha(0)
+    grid = figure.subplots(len(study.datasets), kinds, squeeze=False)
+    for row, dataset in zip(grid, study.datasets, strict=True):
+        for axes, report in zip(row, dataset.reports, strict=True):
+            _dress(axes, study.caps)
+            axes.set_title(_title(dataset, report), color=_TEXT, fontsize=9)
+            _draw(axes, report, study.caps)
+    grid[0][0].legend(frameon=False, labelcolor=_TEXT, fontsize=7, loc="best")
+    text = io.StringIO()
+    # A fixed salt makes equal plots equal text; text stays text, so that the reader's font is used.
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "relaygr", "font.family": "sans-serif"}):
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue()
+
+
+def _title(dataset: LengthDataset, report: LengthReport) -> str:
+    kind = "whole catalogue" if report.options.candidates == "full" else "sampled candidates"
+    return f"{dataset.name}, {kind}"
+
+
+def _dress(axes: Axes, caps: tuple[int, ...]) -> None:
+    axes.patch.set_alpha(0)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(caps, [f"{cap:,}" for cap in caps])
+    axes.minorticks_off()
+    axes.set_xlabel("newest events read", color=_TEXT, fontsize=8)
+    axes.set_ylabel("NDCG@10", color=_TEXT, fontsize=8)
+    axes.tick_params(which="both", colors=_TEXT, labelsize=8)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in {"left", "bottom"})
+        spine.set_color(_TEXT)
+    axes.grid(visible=True, axis="y", color="#888888", alpha=0.25, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _draw(axes: Axes, report: LengthReport, caps: tuple[int, ...]) -> None:
+    shown = [one for one in report.estimates if (one.segment, one.metric, one.minus) == (ALL, METRIC, 0)]
+    for over, color in _OVER.items():
+        line = [one for one in shown if (one.over, one.scorer) == (over, "model")]
+        axes.plot(caps, [one.mean for one in line], color=color, marker="o", ms=3, label=f"mean over {over}")
+        axes.fill_between(
+            caps, [one.low for one in line], [one.high for one in line], color=color, alpha=0.15, lw=0
+        )
+        for one in line:
+            axes.scatter([one.cap] * len(one.per_model), one.per_model, s=6, c=color, alpha=0.6, linewidths=0)
+        for baseline in _baselines(shown, over, report):
+            axes.axhline(
+                baseline.mean, color=color, lw=0.9, ls=_BASELINE[baseline.scorer],
+                label=f"{baseline.scorer}, {over}",
+            )  # fmt: skip
+
+
+def _baselines(shown: list[CapEstimate], over: str, report: LengthReport) -> list[CapEstimate]:
+    # Where nothing repeats, recency has nothing to go by and equals popularity.
+    names = ("popularity",) if report.seen == "drop" else ("popularity", "recency")
+    return [one for one in shown if one.over == over and one.scorer in names]
