@@ -21,6 +21,7 @@ _SAFE = (
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
     *("-c", "protocol.allow=never"),
+    *("-c", "advice.graftFileDeprecated=false"),
 )
 _KEPT_VARIABLES = {"GIT_CONFIG_GLOBAL"}  # where safe.directory may stand
 
@@ -46,7 +47,7 @@ class Repository:
         self._folder = self._parse_rev(["-C", str(path)], "--absolute-git-dir")
         unknown = f"{rev[:64]!r} names no commit; an empty repository has none"
         wanted = ("--verify", "--quiet", f"{rev}^{{commit}}")
-        self.commit = self._parse_rev(self._here(), *wanted, silent=unknown)
+        self.commit = self._parse_rev(self._here(), *wanted, meaning=unknown)
 
     def shallow_edge(self) -> frozenset[bytes]:
         """The commits whose parents a shallow clone left out, in hexadecimal."""
@@ -96,8 +97,8 @@ class Repository:
         # As a bare repository, so that nothing of the working tree is read.
         return ["--git-dir", self._folder, "--bare"]
 
-    def _parse_rev(self, place: list[str], *arguments: str, silent: str = "") -> str:
-        """What `git rev-parse` answers; `silent` is the reason of the error where git names none."""
+    def _parse_rev(self, place: list[str], *arguments: str, meaning: str = "") -> str:
+        """What `git rev-parse` answers; `meaning` is what a failure means, whatever git says of it."""
         with (
             tempfile.TemporaryFile() as said,
             self._start([*place, "rev-parse", *arguments], said) as process,
@@ -105,7 +106,7 @@ class Repository:
             answer = _output(process).read(MAX_TOKEN_BYTES)
             code = process.wait()
             if code:
-                raise self._failed("rev-parse", code, said, silent)
+                raise self._failed("rev-parse", code, said, meaning)
         return os.fsdecode(answer).removesuffix("\n")
 
     @contextmanager
@@ -131,7 +132,7 @@ class Repository:
             process.wait()
             _output(process).close()
 
-    def _failed(self, name: str, code: int, said: IO[bytes], silent: str = "") -> DataError:
+    def _failed(self, name: str, code: int, said: IO[bytes], meaning: str = "") -> DataError:
         said.seek(0)
         words = said.read(4096).decode("utf-8", errors="replace").strip().replace("\n", "; ")
         if "dubious ownership" in words:
@@ -143,9 +144,10 @@ class Repository:
             words = "is not the top of a git repository"
         elif code < 0:
             words = f"git {name} was killed by signal {-code}"
-        return DataError(
-            str(self.path), 0, "", words[:1000] or silent or f"git {name} failed with status {code}"
-        )
+        if not words:
+            words = "" if meaning else f"git {name} failed with status {code}"
+        reason = ": ".join(part for part in (meaning, words) if part)
+        return DataError(str(self.path), 0, "", reason[:1000])
 
 
 def _output(process: subprocess.Popen[bytes]) -> IO[bytes]:

@@ -52,7 +52,7 @@ def _read_file(path: Path, intake: Intake) -> None:
                 raise DataError(str(path), 0, "", "is a pipe; Parquet is read from its end")
             for row in _take(str(path), stream, intake):  # noqa: B007 -- the last row is wanted after an error
                 pass
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the latter from names of columns
         raise DataError(str(path), row, "", f"damaged Parquet: {_first_line(error)}") from error
     except OSError as error:
         reason = error.strerror or f"damaged Parquet: {_first_line(error)}"

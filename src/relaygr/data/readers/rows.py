@@ -69,7 +69,7 @@ class Layout:
 
     def explain(self, header: Sequence[str], row: Sequence[str], error: BadField) -> tuple[str, BadField]:
         """The first column of a refused `row` that is wrong, and how; "" when the row as a whole is."""
-        if error.reason is Reason.FIELDS or not row:
+        if error.reason is Reason.FIELDS or error.column or not row:
             return error.column, error
         checks: list[tuple[str, Callable[[str], object]]] = [(name, check_text) for name in header]
         checks += [(self.user, check_user), (self.item, self.read_item), (self.time, self.read_time)]
@@ -79,7 +79,7 @@ class Layout:
                 check(row[header.index(name)])
             except BadField as found:
                 return name, found
-        return error.column, error
+        return "", error
 
 
 def item_reader(item_ids: ItemIds) -> Callable[[str], int]:
