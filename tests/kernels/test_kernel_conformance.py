@@ -9,7 +9,7 @@ import torch
 from kernel_oracle import ListStore, make_row, oracle, run_kernel
 
 from relaygr.kernels.cpu import AtenRoute, BlockedKernel, OneDnnRoute
-from relaygr.kernels.cpu.blocked import KEY_BLOCK
+from relaygr.kernels.cpu.ranges import KEY_BLOCK
 from relaygr.kernels.interface import AttentionSpec, Kernel, Segment
 from relaygr.kernels.reference import ReferenceKernel
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relaygr.kernels.cpu.ranges import KEY_ALIGN, KeyRange, Tile, key_ranges, slice_keys
 from relaygr.kernels.cpu.routes import MaskPatch, MatrixRoute, SoftmaxPart
 from relaygr.kernels.interface import (
     AttentionSpec,
@@ -27,28 +28,9 @@ from relaygr.kernels.interface import (
     round_up,
 )
 
-KEY_BLOCK = 2048  # keys of one score tile: 512 x 2048 bf16 fill the 2 MiB of two L2s
 ROW_ALIGN = 16  # block starts: product shapes repeat, so their generated code is reused
 FIXED_TILE = 128  # row tile and alignment in bitwise mode
-KEY_ALIGN = 32  # key ranges end here; a multiple of the vector width
-
-
-@dataclass(frozen=True, slots=True)
-class KeyRange:
-    """Keys [start, stop) against a tile, with the masks that the range needs."""
-
-    start: int
-    stop: int
-    patches: tuple[MaskPatch, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """Packed rows [start, stop) and the key ranges they see."""
-
-    start: int
-    stop: int
-    ranges: tuple[KeyRange, ...]
+SOFTMAX_ROWS = 256  # most rows of a softmax tile, whose scores are passed over several times
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +147,7 @@ class BlockedKernel(Kernel):
     ) -> tuple[Tile, ...]:
         if not segment.history:
             return ()
-        step = FIXED_TILE if self.bitwise else self.route.row_tile
+        step = self._row_tile(spec)
         # Fixed tiles stand at fixed positions of the user's row and keep their height and key range,
         # whichever of their rows are new; the rows before and behind are padding.
         offset = segment.cached % step if self.bitwise else 0
@@ -175,7 +157,7 @@ class BlockedKernel(Kernel):
             position = segment.cached + first
             low, high = history_visibility(spec, segment.tokens, position, position + height)
             counted = height if self.bitwise else min(height, segment.history - first)
-            ranges = _key_ranges(spec, low, high, counted, segment.tokens, dtype)
+            ranges = key_ranges(spec, low, high, counted, segment.tokens, dtype)
             tiles.append(Tile(rows.start + first, rows.start + first + height, ranges))
         return tuple(tiles)
 
@@ -183,7 +165,7 @@ class BlockedKernel(Kernel):
         self, spec: AttentionSpec, segment: Segment, rows: slice, dtype: torch.dtype
     ) -> tuple[Tile, ...]:
         low, high = candidate_visibility(spec, segment)
-        step = FIXED_TILE if self.bitwise else self.route.row_tile
+        step = self._row_tile(spec)
         tiles = []
         for first in range(0, segment.candidates, step):
             counted = min(step, segment.candidates - first)
@@ -191,9 +173,14 @@ class BlockedKernel(Kernel):
             ends = torch.zeros(height, dtype=torch.int64)
             ends[:counted] = high[first : first + counted] if isinstance(high, Tensor) else high
             starts = torch.full_like(ends, low)
-            ranges = _key_ranges(spec, starts, ends, counted, segment.tokens, dtype)
+            ranges = key_ranges(spec, starts, ends, counted, segment.tokens, dtype)
             tiles.append(Tile(rows.start + first, rows.start + first + height, ranges))
         return tuple(tiles)
+
+    def _row_tile(self, spec: AttentionSpec) -> int:
+        if self.bitwise:
+            return FIXED_TILE
+        return min(self.route.row_tile, SOFTMAX_ROWS) if spec.weights == "softmax" else self.route.row_tile
 
     @staticmethod
     def _history(segment: Segment, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -240,8 +227,8 @@ class _Inputs:
         rows = slice(tile.start - block.start, tile.stop - block.start)
         return (
             self.queries[:, tile.start : tile.stop],
-            _slice_keys(self.keys, part),
-            _slice_keys(self.values, part),
+            slice_keys(self.keys, part),
+            slice_keys(self.values, part),
             part.patches,
             None if self.bias is None else self._added(rows, part, candidates),
         )
@@ -263,55 +250,6 @@ class _Inputs:
         return torch.nn.functional.pad(added, (0, missing, above, below))
 
 
-def _key_ranges(
-    spec: AttentionSpec, low: Tensor, high: Tensor, counted: int, tokens: int, dtype: torch.dtype
-) -> tuple[KeyRange, ...]:
-    """Key blocks that cover the first `counted` rows' intervals, masked only where some row sees less."""
-    if not counted:
-        return ()
-    start = int(low[:counted].min()) // KEY_ALIGN * KEY_ALIGN
-    stop = int(high[:counted].max())
-    all_from, all_until = int(low[:counted].max()), int(high[:counted].min())
-    # Past `tokens` keys are rows of zeros, which only a softmax would count.
-    tail_masked = all_until < stop or stop < tokens or spec.weights == "softmax"
-    parts = []
-    for a in range(start - start % KEY_BLOCK, stop, KEY_BLOCK):
-        first, last = max(a, start), round_up(min(a + KEY_BLOCK, stop), KEY_ALIGN)
-        patches = []
-        if first < all_from:
-            patches.append(_mask(low, high, first, first, min(round_up(all_from, KEY_ALIGN), last), dtype))
-        if tail_masked and last > all_until:
-            begin = max(first, all_until // KEY_ALIGN * KEY_ALIGN)
-            if patches:
-                begin = max(begin, first + patches[0].stop)
-            if begin < last:
-                patches.append(_end_patch(low, high, first, begin, last, dtype))
-        parts.append(KeyRange(first, last, tuple(patches)))
-    return tuple(parts)
-
-
 def _wide(x: Tensor) -> Tensor:
     """At least fp32, for sums."""
     return x if x.dtype == torch.float64 else x.float()
-
-
-def _mask(low: Tensor, high: Tensor, base: int, start: int, stop: int, dtype: torch.dtype) -> MaskPatch:
-    key = torch.arange(start, stop)
-    mask = (key >= low[:, None]) & (key < high[:, None])
-    return MaskPatch(start - base, stop - base, mask.to(dtype))
-
-
-def _end_patch(low: Tensor, high: Tensor, base: int, start: int, stop: int, dtype: torch.dtype) -> MaskPatch:
-    """The mask where rows end; the causal triangle if each row ends one key after the row above it."""
-    first = int(high[0])
-    rows = torch.arange(first, first + len(high))
-    if int(low.max()) <= start and torch.equal(high, rows):
-        return MaskPatch(start - base, stop - base, None, first - 1 - start)
-    return _mask(low, high, base, start, stop, dtype)
-
-
-def _slice_keys(x: Tensor, part: KeyRange) -> Tensor:
-    """Keys [start, stop) of a head-major tensor, extended by zero rows past its end."""
-    if part.stop <= x.shape[1]:
-        return x[:, part.start : part.stop]
-    return torch.nn.functional.pad(x[:, part.start :], (0, 0, 0, part.stop - x.shape[1]))
