@@ -15,10 +15,11 @@ import relaygr.bench.length as study_module
 from relaygr.bench import length_plot
 from relaygr.bench.length import StudySpec, replace_file, run_study
 from relaygr.bench.length_cells import cell, direction, gap_cell, number, signed
-from relaygr.bench.length_notes import parse_notes
+from relaygr.bench.length_notes import notes_for, parse_notes
 from relaygr.bench.length_result import LengthStudy
 from relaygr.config.settings import TrainConfig
 from relaygr.core.errors import ConfigError
+from relaygr.data.dataset import Meta, Totals
 from relaygr.data.synth import SynthSpec, synthesize
 from relaygr.data.write import EventTable, write_events
 from relaygr.training.cap_estimates import CapEstimate
@@ -230,6 +231,27 @@ def test_notes_have_a_form() -> None:
     for text in ("a", "=b", "a= "):
         with pytest.raises(ConfigError, match="must have the form NAME=TEXT"):
             parse_notes("--note", [text])
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "words"),
+    [
+        ("ml-latest-small-2016", "a file", ["call it a development set", "TiiS"]),
+        ("films", "MovieLens, GroupLens Research", ["does not say which edition", "TiiS"]),
+        ("ml-1m", "MovieLens, GroupLens Research", ["TiiS"]),
+        ("git-rails", "rails", []),
+    ],
+)
+def test_known_notes(name: str, source: str, words: list[str]) -> None:
+    totals = Totals(users=0, events=0, items=0, first_s=0, last_s=0)
+    meta = Meta(
+        format_version=1, name=name, source=source, licence="", actions=("engage",), statistics=totals
+    )
+    found = notes_for(meta, ((name, "mine"), ("other", "not mine")))
+    assert found[-1] == "mine"
+    assert len(found) == len(words) + 1
+    for note, piece in zip(found, words, strict=False):
+        assert piece in note
 
 
 def estimate(mean: float, low: float, high: float, metric: str = "ndcg@10") -> CapEstimate:

@@ -16,6 +16,11 @@ _DEVELOPMENT = (
     "The authors of this data set call it a development set, not fit for shared research results: read the "
     "figures as a check of the method, not as results."
 )
+_UNNAMED = (
+    "The name does not say which edition this is. The authors of MovieLens call its ml-latest editions "
+    "development sets, not fit for shared research results."
+)
+_STABLE = ("ml-100k", "ml-1m", "ml-10m", "ml-20m", "ml-25m", "ml-32m")
 
 
 def notes_for(meta: Meta, given: Sequence[tuple[str, str]]) -> tuple[str, ...]:
@@ -24,6 +29,8 @@ def notes_for(meta: Meta, given: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     found = []
     if "ml-latest" in words:
         found.append(_DEVELOPMENT)
+    elif "movielens" in words and not any(edition in words for edition in _STABLE):
+        found.append(_UNNAMED)
     if "ml-latest" in words or "movielens" in words:
         found.append(_MOVIELENS)
     return (*found, *(text for name, text in given if name == meta.name))
