@@ -1,10 +1,13 @@
-"""The dense pass a PyTorch user would write first: one n x n score matrix per head, a masked multiply.
+"""The dense pass a PyTorch user would write first: whole score matrices, a masked multiply.
 
 It reads the very parameters of a `Ranker`, so its scores must equal the kernel's; it is what
 `bench rank` compares against.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +19,18 @@ from relaygr.models.hstu import HstuConfig
 from relaygr.models.layers.hstu import HstuLayer
 from relaygr.models.ranker import Ranker, RowInput
 
-_PLAIN = ReferenceKernel()  # only its `linear`, which is F.linear
+_PLAIN = ReferenceKernel()
+
+
+DensePass = Callable[[RowInput], Tensor]
+
+
+def dense_pass(model: Ranker, history: int, candidates: int) -> DensePass:
+    """The dense pass of a model: `NaivePass` for `relay` models, the reference kernel for all others."""
+    config = model.config
+    if isinstance(config, HstuConfig) and config.variant == "relay":
+        return NaivePass(model, history, candidates)
+    return lambda row: model([replace(row, store=None, cached=0)], _PLAIN)[0]
 
 
 class NaivePass:

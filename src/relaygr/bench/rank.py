@@ -11,7 +11,7 @@ import torch
 
 from relaygr.bench.cell import APPENDED, Cell, random_ranker
 from relaygr.bench.machine import MatrixGflopsByRoute, MatrixProbe, RouteGflops, describe_machine
-from relaygr.bench.naive import NaivePass
+from relaygr.bench.naive import DensePass, dense_pass
 from relaygr.bench.peers import PEER_PRESET, PEER_SOURCE, PeerComparison, compare
 from relaygr.bench.report import RankReport, RankRow
 from relaygr.bench.stock import StockJob, StockProcess
@@ -136,7 +136,7 @@ def _measure_dtype(
         for candidates in spec.candidates:
             progress(f"{choice.dtype_name}: history {history}, candidates {candidates}")
             cell = Cell(model, choice.kernel, history, candidates, spec.seed)
-            naive = NaivePass(model, history, candidates)
+            naive = dense_pass(model, history, candidates)
             job = StockJob(
                 preset=spec.preset,
                 dtype=choice.dtype_name,
@@ -150,7 +150,7 @@ def _measure_dtype(
 
 
 @torch.inference_mode()
-def _measure(cell: Cell, naive: NaivePass, stock: Callable[[], None], dtype: str, repeats: int) -> _Measured:
+def _measure(cell: Cell, naive: DensePass, stock: Callable[[], None], dtype: str, repeats: int) -> _Measured:
     start = time.perf_counter()
     wanted = naive(cell.row)
     naive_ms = (time.perf_counter() - start) * 1e3

@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from relaygr.bench.cell import random_ranker, random_row
-from relaygr.bench.naive import NaivePass
+from relaygr.bench.naive import dense_pass
 from relaygr.core.errors import BackendError
 from relaygr.kernels.select import DTYPES
 from relaygr.models.presets import preset
@@ -77,7 +77,7 @@ def serve(threads: int) -> None:
             model_key, naive = (job.preset, job.dtype, job.seed), None
         row = random_row(model.config, job.history, job.candidates, job.seed)
         if naive is None or naive_key != (job.history, job.candidates):
-            naive, naive_key = NaivePass(model, job.history, job.candidates), (job.history, job.candidates)
+            naive, naive_key = dense_pass(model, job.history, job.candidates), (job.history, job.candidates)
         naive(row)
         sys.stdout.buffer.write(b"done\n")
         sys.stdout.buffer.flush()
