@@ -21,7 +21,7 @@ from relaygr.models.ranker import Ranker
 from relaygr.models.weights import fingerprint, save_ranker
 from relaygr.training.attention import TrainingKernel
 from relaygr.training.batch import BatchSource, BatchSpec
-from relaygr.training.candidates import CandidateSource
+from relaygr.training.candidates import CandidateSource, seen_rule
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.checkpoint import Evaluation, RunIdentity, RunState, load_state, save_state
 from relaygr.training.cuts import training_groups
@@ -102,6 +102,7 @@ class RankerTrainer:
             max_requests=train.eval_requests,
             seed=train.seed,
         )
+        self.seen = seen_rule("auto", events, self.split.train_end_s)
         self.identity = RunIdentity.of(events, config, train)
         torch.manual_seed(train.seed)
         self.model = Ranker(config)
@@ -182,7 +183,7 @@ class RankerTrainer:
 
     def _evaluate(self) -> None:
         state = self.state
-        source = CandidateSource("sampled", self.catalogue, VALID_NEGATIVES, self.train.seed)
+        source = CandidateSource("sampled", self.catalogue, VALID_NEGATIVES, self.train.seed, self.seen)
         scorer = RankerScorer(self.model.eval(), self.kernel)
         outcome = replay(self.events, self.requests, source, scorer)
         self.model.train()
