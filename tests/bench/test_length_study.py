@@ -91,6 +91,9 @@ def test_files_hold_the_study(finished: tuple[Path, LengthStudy]) -> None:
         assert len({run.fingerprint for run in dataset.models}) == 2
         assert {model.history_limit for model in sampled.models} == {512}
     assert [dataset.reports[0].seen for dataset in study.datasets] == ["keep", "drop"]
+    # Where no candidate is in the history, models do not read how long ago it was.
+    assert [dataset.train.last_seen for dataset in study.datasets] == [True, False]
+    assert {dataset.train.min_history for dataset in study.datasets} == {4}
     root = ElementTree.fromstring((out / "length.svg").read_text())
     assert root.tag.endswith("svg")
     assert "ml-latest-made, whole catalogue" in "".join(root.itertext())

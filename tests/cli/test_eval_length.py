@@ -105,7 +105,8 @@ def test_study_and_study_again(events: Path, tmp_path: Path, capsys: pytest.Capt
     assert {path.name for path in out.iterdir()} == {"length.json", "length.md", "length.svg", "models"}
     assert "> Generated." in (out / "length.md").read_text()
     study = json.loads((out / "length.json").read_text())
-    assert (study["train"]["min_history"], study["train"]["max_history"]) == (4, 512)
+    train = study["datasets"][0]["train"]
+    assert (train["min_history"], train["max_history"]) == (4, 512)
     assert run(*whole) == 0
     again = json.loads((out / "length.json").read_text())
     assert all(model["reused"] for model in again["datasets"][0]["models"])

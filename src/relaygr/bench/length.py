@@ -25,11 +25,12 @@ from relaygr.config.settings import TrainConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.data.dataset import Events, open_events
+from relaygr.data.split import temporal_split
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import choose
 from relaygr.models.presets import preset
 from relaygr.models.weights import load_ranker
-from relaygr.training.candidates import Mode, SeenOption
+from relaygr.training.candidates import Mode, SeenOption, seen_rule
 from relaygr.training.checkpoint import data_fingerprint
 from relaygr.training.length import LengthOptions, LengthReport, NamedModel, check_caps, evaluate_lengths
 from relaygr.training.offline import Part
@@ -83,8 +84,7 @@ def run_study(spec: StudySpec, observe: Observe) -> LengthStudy:
     begun, started = time.monotonic(), _now()
     _check(spec)
     datasets = _open(spec)
-    train = study_train(spec.train, spec.caps)
-    results = tuple(_dataset(spec, train, name, events, observe) for name, events in datasets)
+    results = tuple(_dataset(spec, name, events, observe) for name, events in datasets)
     study = LengthStudy(
         relaygr=__version__,
         command=spec.command,
@@ -95,7 +95,6 @@ def run_study(spec: StudySpec, observe: Observe) -> LengthStudy:
         preset=spec.preset,
         caps=spec.caps,
         seeds=spec.seeds,
-        train=train,
         datasets=results,
     )
     write_study(study, spec.out)
@@ -120,9 +119,9 @@ def replace_file(file: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _dataset(
-    spec: StudySpec, train: TrainConfig, name: str, events: Events, observe: Observe
-) -> LengthDataset:
+def _dataset(spec: StudySpec, name: str, events: Events, observe: Observe) -> LengthDataset:
+    seen = seen_rule(spec.seen, events, temporal_split(events).train_end_s)
+    train = study_train(spec.train, spec.caps, seen)
     kernel = choose("cpu", "fp32").kernel
     runs = []
     for seed in spec.seeds:
@@ -139,6 +138,7 @@ def _dataset(
         users=events.n_users,
         events=events.n_events,
         items=events.meta.statistics.items,
+        train=train,
         models=tuple(runs),
         reports=_evaluate(spec, events, runs, kernel, observe),
     )

@@ -28,13 +28,13 @@ def length_markdown(study: LengthStudy, plot: str) -> str:
 
 
 def _made(study: LengthStudy) -> str:
-    machine = study.machine
+    machine, train = study.machine, study.datasets[0].train
     return (
         f"    {study.command}\n\n"
         f"relaygr {study.relaygr}, {study.started} to {study.finished} ({study.seconds / 60:.0f} minutes); "
         f"{machine.cpu}, {machine.cores} cores, {machine.threads} threads, torch {machine.torch}, Python "
-        f"{machine.python}. Model `{study.preset}`, {_limits(study.train)}, training windows of "
-        f"{study.train.min_history} to {study.train.max_history:,} events, drawn uniformly."
+        f"{machine.python}. Model `{study.preset}`, {_limits(train)}, training windows of "
+        f"{train.min_history} to {train.max_history:,} events, drawn uniformly."
     )
 
 
@@ -60,7 +60,7 @@ def _dataset(study: LengthStudy, dataset: LengthDataset) -> str:
     terms = f", licence: {dataset.licence}" if dataset.licence else ""
     parts.append(
         f"{dataset.events:,} events of {dataset.users:,} users on {dataset.items:,} items. Source: "
-        f"{dataset.source or 'not stated'}{terms}."
+        f"{dataset.source or 'not stated'}{terms}.{_ages(dataset.train)}"
     )
     rows = [
         [f"{run.seed}", f"{run.steps:,}", f"{run.seconds / 60:.1f}", run.stopped, _ndcg(run.valid_ndcg)]
@@ -73,6 +73,12 @@ def _dataset(study: LengthStudy, dataset: LengthDataset) -> str:
             parts += [f"**Mean over {over}.** {_verdict(report, over, study.caps)}"]
             parts += [_caps_table(report, over, study.caps), _segments_table(report, over, study.caps)]
     return "\n\n".join(parts)
+
+
+def _ages(train: TrainConfig) -> str:
+    if train.last_seen:
+        return " Candidates carry the age of their item's last event in what the model reads."
+    return " Models do not read the age of a candidate's last event."
 
 
 def _ndcg(value: float | None) -> str:

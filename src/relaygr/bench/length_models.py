@@ -14,6 +14,7 @@ from relaygr.data.dataset import Events
 from relaygr.kernels.interface import Kernel
 from relaygr.models.presets import preset
 from relaygr.models.weights import fingerprint, load_config
+from relaygr.training.candidates import Seen
 from relaygr.training.checkpoint import data_fingerprint
 from relaygr.training.initial import ranker_config
 from relaygr.training.ranker import Progress, RankerTrainer
@@ -22,15 +23,18 @@ from relaygr.training.report import REPORT_FILE, TrainReport
 Observe = Callable[[float, str], None]  # share done, what there is to say
 
 
-def study_train(train: TrainConfig, caps: tuple[int, ...]) -> TrainConfig:
+def study_train(train: TrainConfig, caps: tuple[int, ...], seen: Seen) -> TrainConfig:
     """`train` with windows that cover every cap, so that no model reads a length it was not trained on.
 
-    Window lengths are drawn uniformly between the two limits, and the cuts inside a window see less.
+    Window lengths are drawn uniformly between the two limits, and the cuts inside a window see less. Where
+    no candidate is an item of the history, none has an age, and a model that learns from the ages of its
+    training negatives learns what it will never meet.
     """
     return msgspec.structs.replace(
         train,
         min_history=min(train.min_history, caps[0]),
         max_history=max(train.max_history, caps[-1]),
+        last_seen=train.last_seen and seen == "keep",
     )
 
 

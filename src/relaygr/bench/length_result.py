@@ -30,7 +30,11 @@ class TrainedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LengthDataset(msgspec.Struct, frozen=True, kw_only=True):
-    """One dataset: what it is, what must be said with its figures, its models and its reports."""
+    """One dataset: what it is, what must be said with its figures, its models and its reports.
+
+    Attributes:
+        train: settings of all its models but for the seed.
+    """
 
     name: str
     source: str
@@ -40,12 +44,13 @@ class LengthDataset(msgspec.Struct, frozen=True, kw_only=True):
     users: int
     events: int
     items: int
+    train: TrainConfig
     models: tuple[TrainedModel, ...]
     reports: tuple[LengthReport, ...]
 
 
 class LengthStudy(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it; `train` is that of every model but for its seed, dates are UTC."""
+    """All of it; dates are UTC."""
 
     relaygr: str
     command: str
@@ -56,5 +61,4 @@ class LengthStudy(msgspec.Struct, frozen=True, kw_only=True):
     preset: str
     caps: tuple[int, ...]
     seeds: tuple[int, ...]
-    train: TrainConfig
     datasets: tuple[LengthDataset, ...]
