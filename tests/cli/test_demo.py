@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -125,6 +126,47 @@ def test_a_given_model_is_not_trained_and_gives_equal_quality(
     assert again.latency[0].history_tokens == report.latency[0].history_tokens
 
 
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty commits of three people on twenty files, as small as a young project."""
+    stream = b""
+    for number in range(60):
+        files = b"".join(
+            b"M 644 inline f%d\ndata 2\n%02d\n" % ((number * step) % 20, number) for step in (1, 3, 7)
+        )
+        who = (b"Ann <a@b>", b"Bob <b@b>", b"Cid <c@b>")[number // 7 % 3]
+        stream += b"commit refs/heads/main\ncommitter %s %d +0000\ndata 0\n%s\n" % (who, number * 3600, files)
+    path = tmp_path_factory.mktemp("git") / "project"
+    subprocess.run(["git", "init", "-q", "--bare", "-b", "main", path], check=True)
+    subprocess.run(["git", "-C", path, "fast-import", "--quiet"], input=stream, check=True)
+    return path
+
+
+def test_a_repository_is_read_trained_on_and_replayed(repository: Path, tmp_path: Path) -> None:
+    options = ("--max-steps", 2, "--requests", 4, "--lead-ms", 1, "--large-preset", "")
+    assert run("demo", "--git", repository, "--out", tmp_path, *options) == 0
+    report = msgspec.json.decode((tmp_path / "demo.json").read_bytes(), type=DemoReport)
+    assert (report.data.name, report.data.users, report.data.items) == ("project", 3, 20)
+    assert "git history, commit " in report.data.source
+    assert max(mode.largest_difference for mode in report.latency[0].modes) < 1e-5
+    model = ("--model", tmp_path / "model", "--events", tmp_path / "events")
+    assert run("verify", *model, "--users", 2) == 0
+    assert run("eval", "ranker", *model) == 0
+
+
+def test_a_repository_and_events_are_one_too_many(
+    folder: Path, repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("demo", "--git", repository, "--events", folder / "events", "--out", tmp_path) == 2
+    assert "are both given; take one" in capsys.readouterr().err
+
+
+def test_an_empty_repository_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path / "empty"], check=True)
+    assert run("demo", "--git", tmp_path / "empty", "--out", tmp_path / "out") == 2
+    assert "names no commit; an empty repository has none" in capsys.readouterr().err
+
+
 def test_bad_options(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo(folder, "bad", "--preset", "hstu-tinny") == 2
     assert "did you mean hstu-tiny" in capsys.readouterr().err
@@ -166,7 +208,11 @@ def test_bad_options_are_refused_before_the_work(
             [f"u{row},{row},{row}" for row in range(40)],
             "is too small: none of the 36 items .* occurs 2 times",
         ),
-        ([f"u{row},1,{row}" for row in range(40)], "nobody returns after the training part ends"),
+        ([f"u{row},{row % 12},{row}" for row in range(40)], "nobody returns after the training part ends"),
+        (
+            [f"u{row % 4},{row % 10},{row}" for row in range(40)],
+            r"is too small: 10 items before the test part, and ranking needs more than 10",
+        ),
         ([], "has no events"),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 from relaygr import __version__
 from relaygr.bench.cascade import Cascade, Lap, Mode, Visit, replay
 from relaygr.bench.demo_engine import SETTINGS, pick_threads, random_engine
+from relaygr.bench.demo_events import catalogue, git_events, synthetic_events
 from relaygr.bench.demo_notes import cascade_note, data_note, machine_note
 from relaygr.bench.demo_result import DemoReport, LatencySection, TrainingNote
 from relaygr.bench.demo_stats import buckets, mode_stats, quality
@@ -22,14 +23,12 @@ from relaygr.bench.retrieval import RetrievalSpec, Retriever, item_vectors
 from relaygr.config.settings import TrainConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events, open_events
-from relaygr.data.split import Split, temporal_split
-from relaygr.data.synth import SynthSpec, synthesize
-from relaygr.data.write import write_events
+from relaygr.data.split import temporal_split
+from relaygr.data.synth import SynthSpec
 from relaygr.engine.engine import Engine
 from relaygr.kernels.select import choose
-from relaygr.models.config import HstuConfig, preset
+from relaygr.models.presets import AnyConfig, preset
 from relaygr.models.weights import load_config, open_ranker
-from relaygr.training.catalogue import Catalogue, catalogue_before
 from relaygr.training.ranker import RankerTrainer, ranker_config
 
 SYNTH = SynthSpec(
@@ -69,6 +68,7 @@ class DemoSpec:
 
     Attributes:
         events, model: folders; None makes or trains one.
+        git: a repository whose history becomes the events; not together with `events`.
         synth: the events to make.
         train: of the training run; ending by steps makes it reproducible.
         requests: held-out requests to replay.
@@ -79,6 +79,7 @@ class DemoSpec:
 
     out: Path
     events: Path | None = None
+    git: Path | None = None
     model: Path | None = None
     synth: SynthSpec = SYNTH
     train: TrainConfig = TRAIN
@@ -114,7 +115,7 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
     events = _events(spec)
     observe("events", 1.0, f"{events.n_events:,} of {events.n_users:,} users")
     split = temporal_split(events)
-    catalogue = _catalogue(events, split)
+    items = catalogue(events, split)
     size = ranker_config(preset(spec.preset), events, spec.train)
     served = size if spec.model is None else load_config(spec.model)
     visits = held_out_visits(events, split, served, spec.requests, spec.seed, spec.history)
@@ -128,7 +129,7 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
     model, model_fp = open_ranker(folder, choice.dtype)
     engine = Engine(model, model_fp, choice, SETTINGS)
 
-    retriever = Retriever(catalogue, item_vectors(model, choice.kernel, catalogue.items), RetrievalSpec())
+    retriever = Retriever(items, item_vectors(model, choice.kernel, items.items), RetrievalSpec())
     laps = _replay(Cascade(engine, retriever, spec.lead_ms), visits, f"replay, {spec.preset}", observe)
     name = spec.preset if spec.model is None else str(folder)
     weights = "trained" if spec.model is None else "given"
@@ -152,6 +153,8 @@ def run_demo(spec: DemoSpec, observe: Observe) -> DemoReport:
 
 def _check(spec: DemoSpec) -> None:
     """Options that would fail after minutes."""
+    if spec.events is not None and spec.git is not None:
+        raise ConfigError("git", f"{spec.git} and events, {spec.events}, are both given; take one")
     if not 0 <= spec.lead_ms <= 10_000:
         raise ConfigError("lead_ms", f"{spec.lead_ms} is outside [0, 10000]")
     for name, low, high in (
@@ -169,28 +172,15 @@ def _check(spec: DemoSpec) -> None:
             raise ConfigError(name, str(error).removeprefix(f"{error.path}: ")) from error
 
 
-def _catalogue(events: Events, split: Split) -> Catalogue:
-    """The items that retrieval may find."""
-    catalogue, floor = catalogue_before(events, split.valid_end_s), RetrievalSpec().floor
-    if int(catalogue.counts.max()) < floor:
-        raise ConfigError(
-            "events",
-            f"{events.path} is too small: none of the {len(catalogue)} items before the test part occurs "
-            f"{floor} times, so nothing can be retrieved",
-        )
-    return catalogue
-
-
 def _events(spec: DemoSpec) -> Events:
     if spec.events is not None:
         return open_events(spec.events)
-    source = "relaygr demo, synthetic"
-    return write_events(
-        spec.out / "events", synthesize(spec.synth), name="synthetic", source=source, licence="CC0-1.0"
-    )
+    if spec.git is not None:
+        return git_events(spec.out / "events", spec.git, spec.seed)
+    return synthetic_events(spec.out / "events", spec.synth)
 
 
-def _train(spec: DemoSpec, events: Events, size: HstuConfig, observe: Observe) -> TrainingNote:
+def _train(spec: DemoSpec, events: Events, size: AnyConfig, observe: Observe) -> TrainingNote:
     trainer = RankerTrainer(events, spec.out / "model", size, spec.train, choose("cpu", "fp32").kernel)
     report = trainer.run(
         lambda now: observe(f"train {spec.preset}", now.done, f"step {now.step}, loss {now.loss:.3f}")

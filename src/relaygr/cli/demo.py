@@ -25,6 +25,7 @@ from relaygr.config.paths import check_file, check_folder
 def demo(
     *,
     events: Path | None = None,
+    git: Path | None = None,
     out: Path = Path("out"),
     max_minutes: float = 1.5,
     max_steps: int | None = None,
@@ -44,6 +45,8 @@ def demo(
     ----------
     events: Path | None
         Folder of a dataset; without one, long synthetic histories are made in OUT/events.
+    git: Path | None
+        Make OUT/events from the history of this local repository instead: authors are users, paths are items.
     out: Path
         Folder of demo.json, demo.html, and what was made on the way.
     max_minutes: float
@@ -73,6 +76,7 @@ def demo(
     spec = DemoSpec(
         out=out,
         events=events,
+        git=git,
         model=model,
         synth=made,
         train=train_settings(max_minutes, max_steps, seed),
