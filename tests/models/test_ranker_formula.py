@@ -1,22 +1,18 @@
-"""H1: the ranker equals an independent dense formula: 1e-10 in fp64, 1e-5 in fp32, a bound in bf16."""
+"""H1: the `relay` variant equals an independent formula: 1e-10 in fp64, 1e-5 in fp32, a bound in bf16."""
 
 from __future__ import annotations
 
-import dense_formula
 import msgspec
 import numpy as np
 import pytest
 import torch
+from formulas import maths, relay
+from variant_cases import KERNELS
 
-from relaygr.kernels.cpu import AtenRoute, BlockedKernel, OneDnnRoute
-from relaygr.kernels.interface import Kernel
 from relaygr.kernels.reference import ReferenceKernel
 from relaygr.models.hstu import HstuConfig
 from relaygr.models.ranker import Ranker, RowInput
 from relaygr.models.tokens.times import last_seen_gap
-
-# Against logits of a random model, relative to max(1, largest logit).
-BF16_BOUND = 6e-2
 
 BASE = HstuConfig(
     hidden_size=32,
@@ -41,17 +37,6 @@ CONFIGS = {
     "last-seen": msgspec.structs.replace(BASE, contextual=("country",), last_seen=True),
     "time-bias": msgspec.structs.replace(BASE, contextual=("country",), score_time_bias=True),
 }
-KERNELS: dict[str, tuple[Kernel, torch.dtype, float]] = {
-    "reference-fp64": (ReferenceKernel(), torch.float64, 1e-10),
-    "cpu-fp64": (BlockedKernel(AtenRoute()), torch.float64, 1e-10),
-    "reference-fp32": (ReferenceKernel(), torch.float32, 1e-5),
-    "aten-fp32": (BlockedKernel(AtenRoute()), torch.float32, 1e-5),
-    "aten-bf16": (BlockedKernel(AtenRoute()), torch.bfloat16, BF16_BOUND),
-}
-if OneDnnRoute.available(torch.float32):
-    KERNELS["onednn-fp32"] = (BlockedKernel(OneDnnRoute()), torch.float32, 1e-5)
-    KERNELS["onednn-fp32-bitwise"] = (BlockedKernel(OneDnnRoute(), bitwise=True), torch.float32, 1e-5)
-    KERNELS["onednn-bf16"] = (BlockedKernel(OneDnnRoute()), torch.bfloat16, BF16_BOUND)
 
 
 def random_model(config: HstuConfig, seed: int = 0) -> Ranker:
@@ -87,9 +72,8 @@ def test_batch_equals_the_dense_formula(config_name: str, kernel_name: str) -> N
         if h > 20:
             items[20] = items[5]
         candidates = [items[5] if h > 5 else 3, 2**31, 2**63 - 1, -(2**63), 3, 3, 9][:m]
-        wanted.append(
-            dense_formula.score(weights, config, slots, items, times, actions, candidates, query, 3600 * i)
-        )
+        one = maths.Row(slots, items, times, actions, candidates, query, 3600 * i)
+        wanted.append(relay.score(weights, config, one))
         columns = [torch.tensor(c, dtype=torch.int64) for c in (slots, items, times, actions, candidates)]
         rows.append(RowInput(*columns, query_time=query, utc_offset_s=3600 * i))
     with torch.inference_mode():
@@ -107,7 +91,7 @@ def test_every_int64_is_a_valid_item() -> None:
     ids = [0, 1, -1, 2**31, 2**53 + 1, 2**63 - 1, -(2**63)]
     for seed in (0, 1, 7):
         got = hash_rows(torch.tensor(ids), 1009, range(seed, seed + 1)).tolist()
-        assert got[0] == [dense_formula.hash_row(i, 1009, seed) for i in ids]
+        assert got[0] == [maths.hash_row(i, 1009, seed) for i in ids]
     spread = hash_rows(torch.arange(100_000), 1000, range(1))[0].bincount(minlength=1000)
     assert int(spread.min()) > 50
     assert int(spread.max()) < 160
@@ -172,4 +156,4 @@ def test_last_seen_is_the_last_visible_event() -> None:
         )
         for i, candidate in enumerate(candidates):
             before = [t for item, t in zip(items[: visible[i]], times, strict=False) if item == candidate]
-            assert int(got[i]) == (dense_formula._gap_row(int(query[i] - before[-1])) if before else 64)
+            assert int(got[i]) == (relay.gap_row(int(query[i] - before[-1])) if before else 64)

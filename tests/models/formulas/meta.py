@@ -41,7 +41,7 @@ def tokens(p: Arrays, c: HstuConfig, row: Row) -> np.ndarray:
     times = [0] * slots + row.times + row.queries
     for i, time in enumerate(times):
         back = i if i < slots else min(end - min(i, end) + slots, c.position_buckets - 1)
-        scaled[i] += p["tokens.position"][back] + p["tokens.time"][_bucket(c, query - time)]
+        scaled[i] += p["tokens.position"][back] + p["tokens.time"][bucket(c, query - time)]
     return scaled
 
 
@@ -75,7 +75,7 @@ def _normed_stack(p: Arrays, name: str, x: np.ndarray) -> np.ndarray:
     return norm(p, f"{name}.norm", swish_stack(p, f"{name}.stack", x), 1e-5)
 
 
-def _bucket(c: HstuConfig, age: int) -> int:
+def bucket(c: HstuConfig, age: int) -> int:
     limit = c.time_buckets if c.time_bucket_limit == "rows" else min(c.hidden_size - 1, c.time_buckets)
     return min(max(int(math.sqrt(max(age, 1e-6) / 60)), 0), limit)
 
@@ -86,12 +86,12 @@ def _postprocessed(p: Arrays, c: HstuConfig, rows: np.ndarray, row: Row) -> np.n
     if c.postprocess == "l2":
         return unit_length(rows)
     if c.postprocess == "time_norm":
-        clock = stacked([_clock(query) for query in row.queries], 4)
-        rows = linear(p, "head.combine", np.concatenate([rows, clock], axis=1))
+        angles = stacked([clock(query) for query in row.queries], 4)
+        rows = linear(p, "head.combine", np.concatenate([rows, angles], axis=1))
     return norm(p, "head.post_norm", rows, 1e-5)
 
 
-def _clock(time_s: int) -> list[float]:
+def clock(time_s: int) -> list[float]:
     """Cosine and sine of hour and weekday; hours and days are counted in float32, and pi is 3.14."""
     parts = []
     for unit, period in ((3600, 24), (86400, 7)):

@@ -29,7 +29,7 @@ def score(p: Arrays, c: HstuConfig, row: Row) -> np.ndarray:
                 if c.layer.relative_bias != "none":
                     added[i, j] += p[f"layers.{y}.relative.position"][c.max_seq_len - 1 + j - i]
                 if c.layer.relative_bias == "position_time":
-                    added[i, j] += p[f"layers.{y}.relative.time"][_bucket(after[i] - row.times[j])]
+                    added[i, j] += p[f"layers.{y}.relative.time"][bucket(after[i] - row.times[j])]
         return added
 
     user = unit_length(stu.layers(p, c, x, 0, bias)[-1])
@@ -37,5 +37,5 @@ def score(p: Arrays, c: HstuConfig, row: Row) -> np.ndarray:
     return (unit_length(vectors) @ user)[:, None]
 
 
-def _bucket(gap: int) -> int:
+def bucket(gap: int) -> int:
     return min(max(int(math.log(max(abs(gap), 1)) / 0.301), 0), 128)

@@ -17,4 +17,4 @@ def row(weight: np.ndarray, table: Table, value: int) -> np.ndarray:
     if table.unknown == "unknown_row":
         return weight[table.unknown_row]
     assert table.unknown == "hash", "a rejected id has no vector"
-    return weight[table.first + hash_row(value, table.rows - table.first, 1)]
+    return weight[table.first + hash_row(value, table.rows - table.first, 0)]
