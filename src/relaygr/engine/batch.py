@@ -39,8 +39,14 @@ class Work:
     tokens: int
     unknown: int
 
+    def idle(self, cacheable: Cacheable) -> bool:
+        """Whether there is nothing to do: a prefetch of K/V that would not outlive it."""
+        return cacheable != "append" and not len(self.candidates)
+
     def passes(self, cacheable: Cacheable, step: int) -> list[Tensor]:
         """Which candidates run together, int64 [n] each; of one query time if K/V depend on it."""
+        if self.idle(cacheable):
+            return []
         everything = torch.arange(len(self.candidates))
         if cacheable != "none" or isinstance(self.query_time, int):
             return list(torch.split(everything, step))
@@ -92,7 +98,7 @@ def score(
     cacheable = model.config.cacheable
     plans = [work.passes(cacheable, microbatch) for work in wave]
     parts: list[list[Tensor]] = [[] for _ in wave]
-    for turn in range(max(map(len, plans))):
+    for turn in range(max(map(len, plans), default=0)):
         running = [i for i, plan in enumerate(plans) if turn < len(plan)]
         rows = []
         for i in running:
@@ -101,7 +107,8 @@ def score(
             rows.append(wave[i].row(held[i], plans[i][turn], kept if turn else held[i].cached))
         for i, logits in zip(running, model(rows, kernel), strict=True):
             parts[i].append(logits)
-    return [_in_order(part, plan) for part, plan in zip(parts, plans, strict=True)]
+    nothing = torch.zeros(0, len(model.config.tasks))
+    return [_in_order(part, plan) if plan else nothing for part, plan in zip(parts, plans, strict=True)]
 
 
 def _in_order(parts: Sequence[Tensor], plan: Sequence[Tensor]) -> Tensor:

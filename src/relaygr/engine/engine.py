@@ -239,10 +239,13 @@ class Engine:
                 self._desk.close(residency)
 
     def _open(self, work: Work, now_s: float) -> Residency:
-        if self.model.config.cacheable == "none":
+        cacheable = self.model.config.cacheable
+        if cacheable == "none":
             return self._desk.nothing("model is cacheable per pass")
-        if self.model.config.cacheable == "request":
-            return self._desk.private(work.tokens, "model is cacheable per request")
+        if cacheable == "request":
+            reason = "model is cacheable per request"
+            idle = work.idle(cacheable)
+            return self._desk.nothing(reason) if idle else self._desk.private(work.tokens, reason)
         history = work.history
         ref = history.ref(
             self.model_fp, self.config.page_tokens, history.first_sequence + work.start, self._form
@@ -254,7 +257,8 @@ class Engine:
             self._desk.drop(residency)
             return BackendError(f"scores of user {work.history.user!r} are not finite; the prefix is dropped")
         reason = self._desk.keep(residency, self._clock.now_s())
-        cached, computed = residency.cached, work.tokens - residency.cached
+        cached = residency.cached
+        computed = 0 if work.idle(self.model.config.cacheable) else work.tokens - cached
         path = Path.FULL if not cached else Path.RESUMED if computed else Path.HIT
         self._served[path] += 1
         self._cached += cached

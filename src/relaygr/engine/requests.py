@@ -45,10 +45,11 @@ class RankRequest:
         if query_time is None:
             self.query_time = last
         elif isinstance(query_time, (Sequence, np.ndarray)) and np.ndim(query_time) == 1:
-            self.query_time = _times_of(query_time, len(self.candidates))
+            times = _times_of(query_time, len(self.candidates))
+            self.query_time = times if len(times) else last
         else:
             self.query_time = check_time("query_time", query_time)  # type: ignore[arg-type]
-        earliest = int(np.min(self.query_time)) if np.size(self.query_time) else last
+        earliest = int(np.min(self.query_time))
         if earliest < last:
             raise RequestError("query_time", f"{earliest} is before the last event, {last}")
 

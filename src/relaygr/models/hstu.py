@@ -7,8 +7,7 @@ from typing import Literal
 from relaygr.core.errors import ConfigError
 from relaygr.models.config import Cacheable, Limits, RankerConfig, check_limits
 from relaygr.models.switches import LayerSwitches, Table
-
-Variant = Literal["relay", "meta_stu", "meta_research", "nvidia"]
+from relaygr.models.variants import Variant, check_variant
 
 
 class HstuConfig(
@@ -72,65 +71,7 @@ class HstuConfig(
         check_limits(self, _LIMITS)
         if self.full_tail and not self.window:
             raise ConfigError("model.full_tail", f"{self.full_tail} needs a window")
-        if self.slot_min_history and len(self.slot_min_history) != len(self.contextual):
-            raise ConfigError(
-                "model.slot_min_history",
-                f"{len(self.slot_min_history)} values for {len(self.contextual)} slots",
-            )
-        wanted = _TOKENS[self.variant]
-        for name, allowed in wanted.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ConfigError(
-                    f"model.{name}", f"{value!r} with variant {self.variant!r}, which takes {allowed}"
-                )
-        if self.variant == "relay":
-            self.check_tasks_are_bits()
-            if self.layer.relative_bias != "none":
-                raise ConfigError(
-                    "model.layer.relative_bias", f"{self.layer.relative_bias!r} needs variant 'meta_research'"
-                )
-            return
-        self._check_tables()
-
-    def _check_tables(self) -> None:
-        if self.items is None:
-            raise ConfigError("model.items", f"variant {self.variant!r} needs an item table")
-        if len(self.slot_tables) != len(self.contextual):
-            raise ConfigError(
-                "model.slot_tables", f"{len(self.slot_tables)} tables for {len(self.contextual)} slots"
-            )
-        if (self.actions is not None) != (self.action_mode == "interleave"):
-            raise ConfigError(
-                "model.actions", f"a table of actions goes with 'interleave', not {self.action_mode!r}"
-            )
-        if self.variant == "meta_research":
-            if self.contextual:
-                raise ConfigError(
-                    "model.contextual", f"{self.contextual}: 'meta_research' reads no profile slots"
-                )
-            if len(self.tasks) != 1:
-                raise ConfigError("model.tasks", f"{self.tasks}: 'meta_research' has one score")
-        elif self.layer.relative_bias != "none":
-            raise ConfigError(
-                "model.layer.relative_bias", f"{self.layer.relative_bias!r} needs variant 'meta_research'"
-            )
-        if self.position == "backward_time" and not self.time_buckets:
-            raise ConfigError("model.time_buckets", "0 with position 'backward_time'")
-        if self.variant == "nvidia":
-            self._check_widths()
-
-    def _check_widths(self) -> None:
-        """Without a network in between, a table is as wide as the model."""
-        tables = [(t, self.slot_mlp) for t in self.slot_tables]
-        tables += [(t, self.token_mlp) for t in (self.items, self.actions) if t is not None]
-        for table, network in tables:
-            dim = table.dim or self.embedding_dim
-            if not network and dim != self.hidden_size:
-                raise ConfigError(
-                    f"model.table.{table.name}",
-                    f"width {dim} is not hidden_size {self.hidden_size}, and no network",
-                )
+        check_variant(self)
 
     @property
     def cacheable(self) -> Cacheable:
@@ -164,52 +105,3 @@ _LIMITS: Limits = (
     ("slot_mlp", 0, 65536),
     ("action_dim", 1, 4096),
 )
-
-# What each variant's tokens and heads can be.
-_TOKENS: dict[Variant, dict[str, tuple[object, ...]]] = {
-    "relay": {
-        "position": ("forward",),
-        "action_mode": ("add",),
-        "items": (None,),
-        "actions": (None,),
-        "slot_tables": ((),),
-        "slot_min_history": ((),),
-        "postprocess": ("norm",),
-        "action_weights": ((),),
-        "token_mlp": (0,),
-        "slot_mlp": (0,),
-        "head_sizes": ((),),
-    },
-    "meta_stu": {
-        "position": ("forward", "backward_time"),
-        "action_mode": ("add", "none"),
-        "score_time_bias": (False,),
-        "last_seen": (False,),
-        "token_mlp": (0,),
-        "slot_mlp": (0,),
-        "head_sizes": ((),),
-    },
-    "nvidia": {
-        "position": ("forward",),
-        "action_mode": ("interleave", "none"),
-        "score_time_bias": (False,),
-        "last_seen": (False,),
-        "postprocess": ("l2",),
-        "action_weights": ((),),
-        "slot_min_history": ((),),
-    },
-    "meta_research": {
-        "position": ("forward",),
-        "action_mode": ("none",),
-        "score_time_bias": (False,),
-        "last_seen": (False,),
-        "postprocess": ("l2",),
-        "action_weights": ((),),
-        "query_times": ("request",),
-        "contextual_two_way": (False,),
-        "window": (0,),
-        "token_mlp": (0,),
-        "slot_mlp": (0,),
-        "head_sizes": ((),),
-    },
-}

@@ -82,6 +82,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     unknown_row: int = 0
 
     def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError("model.table", "a table needs a name")
         if not self.first < self.rows <= 1 << 31:
             raise ConfigError(
                 f"model.table.{self.name}", f"{self.rows} rows are outside ({self.first}, 2^31]"

@@ -17,6 +17,7 @@ from relaygr.models.hstu import HstuConfig
 from relaygr.models.row import RowInput
 from relaygr.models.tokens.interface import Int64, Tokens
 from relaygr.models.tokens.tables import MISSING, DirectTable, count_unknown
+from relaygr.models.variants import module_key
 
 _UNIT_S = 60
 
@@ -69,7 +70,7 @@ class MetaTokens(Tokens):
         self.item = DirectTable(config.items, config.items.dim or config.embedding_dim)
         self.content = NormedStack(self.item.weight.shape[1], config.stack_size, size)
         self.action = ActionEncoder(config) if config.action_mode == "add" else None
-        names = {table.name: table for table in config.slot_tables}
+        names = {module_key(table.name): table for table in config.slot_tables}
         self.slot_tables = nn.ModuleDict(
             {name: DirectTable(table, table.dim or config.embedding_dim) for name, table in names.items()}
         )
@@ -100,8 +101,10 @@ class MetaTokens(Tokens):
             if self.action is not None:
                 rows = rows + self.action(row.actions[first:], kernel)
             parts.append(rows)
-        times = torch.cat([torch.zeros(slots, dtype=torch.int64), row.timestamps])
+        # K/V of one pass belong to one query time; without candidates there is none to ask for.
         query = torch.as_tensor(row.query_time).reshape(-1)[-1:]
+        query = query if len(query) else torch.zeros(1, dtype=torch.int64)
+        times = torch.cat([torch.zeros(slots, dtype=torch.int64), row.timestamps])
         place = self._place(torch.arange(row.cached, end), end, slots, query - times[row.cached :])
         return self.scale * torch.cat(parts) + place
 
@@ -133,7 +136,7 @@ class MetaTokens(Tokens):
         for table, value, least in zip(self.config.slot_tables, row.contextual, limits, strict=True):
             absent = int(value) == MISSING or len(row.items) < least
             empty = self.slot_weight.new_zeros(1, self.slot_weight.shape[1])
-            vectors.append(empty if absent else self.slot_tables[table.name](value[None]))
+            vectors.append(empty if absent else self.slot_tables[module_key(table.name)](value[None]))
         return torch.bmm(torch.stack(vectors), self.slot_weight)[:, 0] + self.slot_bias
 
     def _place(self, places: Tensor, end: int, slots: int, ages: Tensor) -> Tensor:

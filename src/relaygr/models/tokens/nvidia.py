@@ -14,6 +14,7 @@ from relaygr.models.row import RowInput
 from relaygr.models.switches import Table
 from relaygr.models.tokens.interface import Int64, Tokens
 from relaygr.models.tokens.tables import DirectTable, count_unknown
+from relaygr.models.variants import module_key
 
 
 class NvidiaTokens(Tokens):
@@ -26,7 +27,7 @@ class NvidiaTokens(Tokens):
         size, buckets = config.hidden_size, config.position_buckets
         self.item = self._table(config.items)
         self.action = None if config.actions is None else self._table(config.actions)
-        names = {table.name: table for table in config.slot_tables}
+        names = {module_key(table.name): table for table in config.slot_tables}
         self.slot_tables = nn.ModuleDict({name: self._table(table) for name, table in names.items()})
         width = self.item.weight.shape[1]
         last = config.relu_last
@@ -49,7 +50,7 @@ class NvidiaTokens(Tokens):
         parts = []
         if row.cached < slots:
             vectors = [
-                self.slot_tables[table.name](value[None])
+                self.slot_tables[module_key(table.name)](value[None])
                 for table, value in zip(self.config.slot_tables, row.contextual, strict=True)
             ]
             parts.append(self._through(self.slot_mlp, torch.cat(vectors), kernel)[row.cached :])
