@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Int64s
 from relaygr.data.split import EvalRequest
 from relaygr.kernels.interface import Kernel
@@ -55,6 +56,9 @@ class RankerScorer:
         stride: events that a jump of the window's start drops. None takes the share that serving takes; with
             1 a request sees exactly the newest `max_history` events, and a long history is encoded anew for
             every request.
+
+    Raises:
+        ConfigError: the model reads profile slots, which datasets do not have.
     """
 
     def __init__(
@@ -66,6 +70,11 @@ class RankerScorer:
     ) -> None:
         self.model, self.kernel = model, kernel
         config = model.config
+        if config.contextual:
+            raise ConfigError("model.contextual", f"{config.contextual}: datasets have no profile columns")
+        # Requests at several times can share a pass if a row is one token and depends on no query.
+        self._reuses = config.cacheable == "append"
+        self._shares = self._reuses and config.tokens_per_event == 1 and not config.provisional
         self.limit = config.max_history if max_history is None else min(max_history, config.max_history)
         if stride is not None and not 1 <= stride <= self.limit:
             raise ValueError(f"stride: {stride} must be in [1, {self.limit}]")
@@ -79,7 +88,7 @@ class RankerScorer:
             PAGE_EVENTS,
         )
         with torch.inference_mode():
-            self._store = PrivateKv(layout, self.limit)
+            self._store = PrivateKv(layout, config.prefix_tokens(self.limit + config.provisional))
 
     @torch.inference_mode()
     def score(
@@ -98,13 +107,13 @@ class RankerScorer:
         for pieces in self._passes(requests, candidates):
             end = pieces[-1].request.history_end
             begin = anchor(end, self.limit, self.stride)
-            if begin != start:
+            if begin != start or not self._reuses:
                 start, cached = begin, 0
                 self._store.reset()
             row = self._row(user, slice(start, end), pieces, cached)
             logits = self.model([row], self.kernel)[0][:, 0].to(torch.float64).numpy()
             scores += np.split(logits, np.cumsum([len(piece.candidates) for piece in pieces])[:-1])
-            cached = end - start
+            cached = self.model.config.prefix_tokens(end - start)
         self._store.reset()
         return np.split(np.concatenate(scores), np.cumsum([len(ids) for ids in candidates])[:-1])
 
@@ -143,7 +152,8 @@ class RankerScorer:
             for first in range(0, len(ids), MAX_ROWS):
                 piece = _Piece(request, torch.from_numpy(np.array(ids[first : first + MAX_ROWS])))
                 moved = group and begin != anchor(group[0].request.history_end, self.limit, self.stride)
-                if group and (moved or rows + len(piece.candidates) > room):
+                alone = moved or not self._shares
+                if group and (alone or rows + len(piece.candidates) > room):
                     yield group
                     group, rows = [], 0
                 group.append(piece)
