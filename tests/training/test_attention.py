@@ -5,10 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 import torch
-from tiny_runs import TINY_MODEL
+from tiny_runs import TINY_MODEL, TINY_TRANSFORMER
 
 from relaygr.kernels.interface import Kernel, Segment
 from relaygr.kernels.reference import ReferenceKernel
+from relaygr.models.presets import AnyConfig
 from relaygr.models.ranker import Ranker, RowInput
 from relaygr.training import attention
 from relaygr.training.attention import TrainingKernel
@@ -37,14 +38,14 @@ def rows(cuts: bool) -> list[RowInput]:
 
 
 @pytest.mark.parametrize("cuts", [False, True])
-@pytest.mark.parametrize("time_bias", [False, True])
+@pytest.mark.parametrize("kind", ["hstu", "hstu-time-bias", "transformer"])
 @pytest.mark.parametrize("tile", [8, 256])
-def test_equals_the_reference(
-    cuts: bool, time_bias: bool, tile: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equals_the_reference(cuts: bool, kind: str, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "ROW_TILE", tile)
-    window = 0 if cuts else 9
-    config = msgspec.structs.replace(TINY_MODEL, num_layers=2, score_time_bias=time_bias, window=window)
+    base: AnyConfig = TINY_TRANSFORMER
+    if kind != "transformer":
+        base = msgspec.structs.replace(TINY_MODEL, score_time_bias=kind == "hstu-time-bias")
+    config = msgspec.structs.replace(base, num_layers=2, window=0 if cuts else 9)
     found = []
     for kernel in (ReferenceKernel(), TrainingKernel()):
         torch.manual_seed(0)

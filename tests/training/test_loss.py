@@ -11,8 +11,8 @@ from tiny_runs import TINY_MODEL, MakeEvents, tiny_train
 
 from relaygr.data.dataset import Events
 from relaygr.data.split import temporal_split
-from relaygr.models.presets import PRESETS
 from relaygr.models.layers.hstu import HstuLayer
+from relaygr.models.presets import PRESETS
 from relaygr.models.ranker import Ranker
 from relaygr.training.batch import BatchSource, BatchSpec
 from relaygr.training.catalogue import catalogue_before

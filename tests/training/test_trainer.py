@@ -12,12 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from tiny_runs import TINY_MODEL, MakeEvents, tiny_train
+from tiny_runs import TINY_MODEL, TINY_TRANSFORMER, MakeEvents, tiny_train
 
 from relaygr.core.clock import ManualClock
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
 from relaygr.kernels.reference import ReferenceKernel
+from relaygr.models.presets import AnyConfig, preset
 from relaygr.models.weights import load_ranker
 from relaygr.training.checkpoint import STATE_FILE
 from relaygr.training.initial import ranker_config
@@ -29,9 +30,11 @@ class KilledError(Exception):
     """Stands for a process that ends between two steps."""
 
 
-def trainer(events: Events, out: Path, resume: bool = False, **changes: object) -> RankerTrainer:
+def trainer(
+    events: Events, out: Path, resume: bool = False, base: AnyConfig = TINY_MODEL, **changes: object
+) -> RankerTrainer:
     train = tiny_train(**changes)
-    config = ranker_config(TINY_MODEL, events, train)
+    config = ranker_config(base, events, train)
     return RankerTrainer(events, out, config, train, ReferenceKernel(), resume)
 
 
@@ -43,8 +46,11 @@ def kill_after(step: int) -> object:
     return observe
 
 
-def test_loss_falls_and_the_best_weights_are_kept(synth_events: Events, tmp_path: Path) -> None:
-    run = trainer(synth_events, tmp_path, max_steps=40, eval_every_steps=10)
+@pytest.mark.parametrize("base", [TINY_MODEL, TINY_TRANSFORMER])
+def test_loss_falls_and_the_best_weights_are_kept(
+    synth_events: Events, tmp_path: Path, base: AnyConfig
+) -> None:
+    run = trainer(synth_events, tmp_path, base=base, max_steps=40, eval_every_steps=10)
     report = run.run()
     losses = [one.loss for one in report.evaluations]
     assert report.stopped == "steps"
@@ -160,6 +166,12 @@ def test_data_without_a_past_is_refused(make_events: MakeEvents, tmp_path: Path)
     events = make_events([(user, 1, user) for user in range(10)])
     with pytest.raises(ConfigError, match="no user has events in two different seconds"):
         trainer(events, tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["meta-dlrm-v3", "meta-research-ml20m", "nvidia-kuairand"])
+def test_variants_that_are_only_served_are_refused(synth_events: Events, name: str) -> None:
+    with pytest.raises(ConfigError, match="served, not trained"):
+        ranker_config(preset(name), synth_events, tiny_train())
 
 
 def test_profile_slots_are_refused(synth_events: Events, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from relaygr.config.settings import TrainConfig
 from relaygr.data.dataset import Events
 from relaygr.models.hstu import HstuConfig
+from relaygr.models.transformer import TransformerConfig
 
 MakeEvents = Callable[[Sequence[tuple[int, int, int]]], Events]
 
@@ -20,6 +21,17 @@ TINY_MODEL = HstuConfig(
     v_dim=8,
     max_seq_len=64,
     scaling_seqlen=16,
+    item_rows=512,
+    embedding_dim=16,
+)
+TINY_TRANSFORMER = TransformerConfig(
+    hidden_size=16,
+    num_layers=1,
+    num_heads=2,
+    qk_dim=8,
+    v_dim=8,
+    mlp_size=24,
+    max_seq_len=64,
     item_rows=512,
     embedding_dim=16,
 )
