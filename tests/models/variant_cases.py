@@ -156,6 +156,7 @@ def _cases() -> dict[str, AnyConfig]:
         ),
         "meta-forward": META,
         "meta-forward-slots": replace(META, **META_SLOTS, postprocess="l2"),
+        "meta-time-each": replace(META, query_times="candidate", postprocess="time_norm"),
         "meta-ages": META_AGES,
         "meta-ages-slots": meta_slots,
         "meta-ages-embedding-dim": replace(meta_slots, time_bucket_limit="embedding_dim"),
