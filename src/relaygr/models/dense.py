@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from relaygr.kernels.interface import Kernel
 
 
+_VECTOR = 32  # elements; a multiple of every vector width
+
+
 class Dense(nn.Module):
     """y = x W^T + b, in the dtype of W, fp32 accumulation."""
 
@@ -85,6 +88,14 @@ class ReluStack(nn.Module):
         return F.relu(x) if self.last else x
 
 
+def _sigmoid(x: Tensor) -> Tensor:
+    """Sigmoid of rows [n, width] in whole vectors: the bits of a scalar rest differ, and n moves the rest."""
+    missing = -x.shape[-1] % _VECTOR
+    if not missing:
+        return torch.sigmoid(x)
+    return torch.sigmoid(F.pad(x, (0, missing)))[..., : x.shape[-1]]
+
+
 class SwishNormStack(nn.Module):
     """Linear -> SwishLN -> Linear, with SwishLN(x) = x * sigmoid(LN(x)) (`hstu.md` section 7)."""
 
@@ -96,6 +107,6 @@ class SwishNormStack(nn.Module):
 
     def forward(self, x: Tensor, kernel: Kernel) -> Tensor:
         hidden = self.first(x, kernel)
-        hidden = hidden * torch.sigmoid(self.norm(hidden))
+        hidden = hidden * _sigmoid(self.norm(hidden))
         out: Tensor = self.second(hidden, kernel)
         return out
