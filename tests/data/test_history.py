@@ -198,6 +198,14 @@ def test_a_shallow_clone_leaves_its_edge_out(tmp_path: Path) -> None:
         read(tmp_path / "shallowest")
 
 
+def test_a_partial_clone_without_its_trees_is_named(tmp_path: Path) -> None:
+    path = commit_all(tmp_path / "r", [(b"Ann", b"%d" % number, [b"f"]) for number in range(3)])
+    git("-C", path, "config", "uploadpack.allowFilter", "true")
+    git("clone", "-q", "--bare", "--filter=tree:0", path.as_uri(), tmp_path / "partial")
+    with pytest.raises(DataError, match="a partial clone lacks what is to be read, and nothing is fetched"):
+        read(tmp_path / "partial")
+
+
 def test_a_linked_working_tree_is_read_like_its_repository(tree: Path) -> None:
     (tree / "f").write_text("f")
     git("-C", tree, "add", "-A")

@@ -140,6 +140,10 @@ class Repository:
                 "the repository belongs to another user, so git does not read it; if you trust it: "
                 f"git config --global --add safe.directory {self.path.resolve()}"
             )
+        elif "promisor" in words:
+            words = (
+                f"a partial clone lacks what is to be read, and nothing is fetched; take a full one ({words})"
+            )
         elif "not a git repository" in words:
             words = "is not the top of a git repository"
         elif code < 0:
