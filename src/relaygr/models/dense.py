@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from relaygr.kernels.interface import Kernel
 
-
 _VECTOR = 32  # elements; a multiple of every vector width
 
 
