@@ -96,7 +96,10 @@ def test_files_hold_the_study(finished: tuple[Path, LengthStudy]) -> None:
     assert {dataset.train.min_history for dataset in study.datasets} == {4}
     root = ElementTree.fromstring((out / "length.svg").read_text())
     assert root.tag.endswith("svg")
-    assert "ml-latest-made, whole catalogue" in "".join(root.itertext())
+    text = "".join(root.itertext())
+    assert "ml-latest-made, whole catalogue" in text
+    assert "NE (lower is better)" in text
+    assert "recency over users" in text
 
 
 def test_page_says_what_must_be_said(finished: tuple[Path, LengthStudy]) -> None:

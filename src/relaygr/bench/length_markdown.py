@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from relaygr.bench.length_cells import cell, direction, gap_cell
 from relaygr.bench.length_result import LengthDataset, LengthStudy
@@ -19,7 +20,7 @@ _SEGMENT_METRICS = ("ndcg@10", "ne")
 def length_markdown(study: LengthStudy, plot: str) -> str:
     """The page; `plot` is the address of the picture."""
     parts = [
-        f"# Quality by length of history\n\n![NDCG@10 by events read]({plot})",
+        f"# Quality by length of history\n\n![NDCG@10 and NE by events read]({plot})",
         _made(study),
         _words(study),
         *(_dataset(study, dataset) for dataset in study.datasets),
@@ -49,9 +50,11 @@ def _words(study: LengthStudy) -> str:
         f"A row *n* lets the models read exactly the newest *n* events before a request. {seeds[0].upper()}"
         f"{seeds[1:]}; a figure is their mean, in square brackets the central 95 % of a paired bootstrap "
         "over users, in round brackets the least and the largest of the single models. A row *n − k* is the "
-        "difference, request by request; **bold** where the interval leaves zero out. NE is cross entropy "
-        "over that of the base rate, below 1 is better than knowing the base rate only; probabilities are "
-        "calibrated on validation requests at a model's full length, with the same two numbers at every cap."
+        "difference, request by request; **bold** where the interval leaves zero out, which one of twenty "
+        "does by chance. NE is cross entropy over that of the base rate, below 1 is better than knowing the "
+        "base rate only; probabilities are calibrated on validation requests at a model's full length, with "
+        "the same two numbers at every cap. In the picture a band is the interval of the difference to the "
+        "smallest cap, drawn from that cap's value; dots are the single models."
     )
 
 
@@ -88,6 +91,7 @@ def _ndcg(value: float | None) -> str:
 def _heading(report: LengthReport) -> str:
     whole = _size(report, ALL)
     options = report.options
+    part = "validation" if options.part == "valid" else "test"
     kind = (
         f"### Whole catalogue\n\nAll {report.catalogue_items:,} items of the training part are candidates"
         if options.candidates == "full"
@@ -99,19 +103,20 @@ def _heading(report: LengthReport) -> str:
         else "; items of the user's earlier events may be candidates again."
     )
     return (
-        f"{kind}{seen} {whole.requests:,} {options.part} requests of {whole.users:,} users, "
+        f"{kind}{seen} {whole.requests:,} {part} requests of {whole.users:,} users, "
         f"{report.left_out_positives:,} positives outside the candidates, {report.unrankable_requests:,} "
         f"requests unrankable, base rate {whole.share:.3g}."
     )
 
 
 def _verdict(report: LengthReport, over: str, caps: Sequence[int]) -> str:
+    """Each step in NDCG@10, then the whole way in every metric."""
+    if len(caps) < 2:
+        return ""
     found = _found(report, over, ALL)
-    pairs = [(caps[i], caps[i - 1]) for i in range(1, len(caps))]
-    if len(caps) > 2:
-        pairs.append((caps[-1], caps[0]))
-    steps = [f"{cap:,} against {minus:,} {direction(found['ndcg@10', cap, minus])}" for cap, minus in pairs]
-    return f"NDCG@10: {'; '.join(steps)}." if steps else ""
+    steps = [f"{b:,} against {a:,} {direction(found['ndcg@10', b, a])}" for a, b in pairwise(caps)]
+    ways = [f"{_HEADS[metric]} {direction(found[metric, caps[-1], caps[0]])}" for metric in CAP_METRICS]
+    return f"NDCG@10: {'; '.join(steps)}. {caps[-1]:,} against {caps[0]:,}: {', '.join(ways)}."
 
 
 def _caps_table(report: LengthReport, over: str, caps: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""The plot of the length study: NDCG@10 over the cap, an SVG file for light and dark pages."""
+"""The plot of the length study: quality over the cap, an SVG file for light and dark pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relaygr.bench.length_result import LengthDataset, LengthStudy
 from relaygr.core.errors import ConfigError
-from relaygr.training.cap_estimates import CapEstimate
+from relaygr.training.cap_estimates import NE
 from relaygr.training.length import LengthReport
 from relaygr.training.segments import ALL
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 _TEXT = "#7a7a7a"
 # Mid tones, readable on white and on black, and apart for the colour-blind.
 _OVER = {"requests": "#2b8cbe", "users": "#d95f0e"}
-_BASELINE = {"popularity": ":", "recency": "--"}
-METRIC = "ndcg@10"
+_METRICS = {"ndcg@10": "NDCG@10", NE: "NE (lower is better)"}
 
 
 def check_plots() -> None:
@@ -30,10 +29,10 @@ def check_plots() -> None:
 
 
 def length_svg(study: LengthStudy) -> str:
-    """One row of axes a dataset, one column a kind of candidates.
+    """One row of axes a dataset, one column a metric and kind of candidates.
 
-    Lines are means over seeds with the 95 % interval of a bootstrap over users, dots the single seeds,
-    broken lines the baselines.
+    Lines are means over seeds, dots the single seeds. A band is the 95 % interval of the paired difference
+    to the smallest cap, drawn from that cap's value: where it leaves that level out, length matters.
 
     Raises:
         ConfigError: matplotlib is missing.
@@ -42,16 +41,27 @@ def length_svg(study: LengthStudy) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    kinds = max(len(dataset.reports) for dataset in study.datasets)
-    figure = Figure(figsize=(3.6 * kinds, 2.7 * len(study.datasets) + 0.3), layout="constrained")
+    columns = len(_METRICS) * max(len(dataset.reports) for dataset in study.datasets)
+    figure = Figure(figsize=(2.7 * columns, 2.4 * len(study.datasets) + 0.4), layout="constrained")
     figure.patch.set_alpha(0)
-    grid = figure.subplots(len(study.datasets), kinds, squeeze=False)
+    grid = figure.subplots(len(study.datasets), columns, squeeze=False)
     for row, dataset in zip(grid, study.datasets, strict=True):
-        for axes, report in zip(row, dataset.reports, strict=True):
+        shown = [(report, metric) for report in dataset.reports for metric in _METRICS]
+        for axes, (report, metric) in zip(row, shown, strict=True):
             _dress(axes, study.caps)
-            axes.set_title(_title(dataset, report), color=_TEXT, fontsize=9)
-            _draw(axes, report, study.caps)
-    grid[0][0].legend(frameon=False, labelcolor=_TEXT, fontsize=7, loc="best")
+            axes.set_title(_title(dataset, report), color=_TEXT, fontsize=8)
+            axes.set_ylabel(_METRICS[metric], color=_TEXT, fontsize=8)
+            _draw(axes, report, metric, study.caps)
+    lines, names = grid[0][0].get_legend_handles_labels()
+    figure.legend(
+        lines,
+        names,
+        frameon=False,
+        labelcolor=_TEXT,
+        fontsize=8,
+        loc="outside lower center",
+        ncols=len(names),
+    )
     text = io.StringIO()
     # A fixed salt makes equal plots equal text; text stays text, so that the reader's font is used.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "relaygr", "font.family": "sans-serif"}):
@@ -60,7 +70,7 @@ def length_svg(study: LengthStudy) -> str:
 
 
 def _title(dataset: LengthDataset, report: LengthReport) -> str:
-    kind = "whole catalogue" if report.options.candidates == "full" else "sampled candidates"
+    kind = "whole catalogue" if report.options.candidates == "full" else "sampled"
     return f"{dataset.name}, {kind}"
 
 
@@ -70,7 +80,6 @@ def _dress(axes: Axes, caps: tuple[int, ...]) -> None:
     axes.set_xticks(caps, [f"{cap:,}" for cap in caps])
     axes.minorticks_off()
     axes.set_xlabel("newest events read", color=_TEXT, fontsize=8)
-    axes.set_ylabel("NDCG@10", color=_TEXT, fontsize=8)
     axes.tick_params(which="both", colors=_TEXT, labelsize=8)
     for side, spine in axes.spines.items():
         spine.set_visible(side in {"left", "bottom"})
@@ -79,24 +88,25 @@ def _dress(axes: Axes, caps: tuple[int, ...]) -> None:
     axes.set_axisbelow(True)
 
 
-def _draw(axes: Axes, report: LengthReport, caps: tuple[int, ...]) -> None:
-    shown = [one for one in report.estimates if (one.segment, one.metric, one.minus) == (ALL, METRIC, 0)]
+def _draw(axes: Axes, report: LengthReport, metric: str, caps: tuple[int, ...]) -> None:
+    shown = [one for one in report.estimates if (one.segment, one.metric) == (ALL, metric)]
     for over, color in _OVER.items():
-        line = [one for one in shown if (one.over, one.scorer) == (over, "model")]
+        mine = [one for one in shown if one.over == over]
+        line = [one for one in mine if (one.scorer, one.minus) == ("model", 0)]
         axes.plot(caps, [one.mean for one in line], color=color, marker="o", ms=3, label=f"mean over {over}")
+        gaps = [one for one in mine if one.minus == caps[0]]
+        level = line[0].mean
         axes.fill_between(
-            caps, [one.low for one in line], [one.high for one in line], color=color, alpha=0.15, lw=0
+            caps,
+            [level, *(level + gap.low for gap in gaps)],
+            [level, *(level + gap.high for gap in gaps)],
+            color=color,
+            alpha=0.15,
+            lw=0,
         )
         for one in line:
-            axes.scatter([one.cap] * len(one.per_model), one.per_model, s=6, c=color, alpha=0.6, linewidths=0)
-        for baseline in _baselines(shown, over, report):
-            axes.axhline(
-                baseline.mean, color=color, lw=0.9, ls=_BASELINE[baseline.scorer],
-                label=f"{baseline.scorer}, {over}",
-            )  # fmt: skip
-
-
-def _baselines(shown: list[CapEstimate], over: str, report: LengthReport) -> list[CapEstimate]:
-    # Where nothing repeats, recency has nothing to go by and equals popularity.
-    names = ("popularity",) if report.seen == "drop" else ("popularity", "recency")
-    return [one for one in shown if one.over == over and one.scorer in names]
+            axes.scatter([one.cap] * len(one.per_model), one.per_model, s=5, c=color, alpha=0.6, linewidths=0)
+        # Where nothing repeats, recency has nothing to go by.
+        known = [one for one in mine if one.scorer == "recency" and report.seen == "keep"]
+        for baseline in known:
+            axes.axhline(baseline.mean, color=color, lw=0.9, ls="--", label=f"recency over {over}")
