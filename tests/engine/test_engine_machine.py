@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from engine_models import CONFIG, dense_logits, events, make_engine
+from engine_models import CONFIG, KEPT, dense_logits, events, make_engine, profile
 
 from relaygr.core.errors import RequestError
-from relaygr.engine.history import UserHistory
+from relaygr.engine.history import IntColumn, UserHistory
 from relaygr.engine.requests import RankRequest, RankResult
+from relaygr.models.presets import AnyConfig
 
 NAMES = [f"u{i}" for i in range(30)]  # 25 full rows fit, so that users are evicted
 
@@ -16,11 +17,15 @@ NAMES = [f"u{i}" for i in range(30)]  # 25 full rows fit, so that users are evic
 class Life:
     """Users whose events grow, change and shrink, and what the engine says of them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, config: AnyConfig = CONFIG) -> None:
         self.rng = np.random.default_rng(seed)
-        self.engine = make_engine(microbatch=int(self.rng.choice([3, 64])))
-        self.users = {name: UserHistory(name, [], []) for name in NAMES}
+        self.config = config
+        self.engine = make_engine(config, microbatch=int(self.rng.choice([3, 64])))
+        self.users = {name: self._user(name, [], [], []) for name in NAMES}
         self.checked = 0
+
+    def _user(self, name: str, items: IntColumn, times: IntColumn, actions: IntColumn) -> UserHistory:
+        return UserHistory(name, items, times, actions, contextual=profile(self.config))
 
     def step(self) -> None:
         name = str(self.rng.choice(NAMES))
@@ -41,8 +46,8 @@ class Life:
         before = self.engine.stats().tokens_computed
         self.users[name], served = self.engine.append(user, items, times, actions)
         assert self.engine.stats().tokens_computed - before == served.tokens_computed
-        window = min(len(self.users[name]), CONFIG.max_history)
-        assert served.tokens_cached + served.tokens_computed <= window
+        window = min(len(self.users[name]), self.config.max_history)
+        assert served.tokens_cached + served.tokens_computed <= self.config.prefix_tokens(window)
 
     def _prefetch(self, name: str) -> None:
         self.engine.prefetch(self.users[name])
@@ -79,7 +84,7 @@ class Life:
         if len(items):
             at = int(self.rng.integers(len(items)))
             items[at] += 1
-            self.users[name] = UserHistory(name, items, times, actions)
+            self.users[name] = self._user(name, items, times, actions)
         self._rank(name)
 
     def _shorten(self, name: str) -> None:
@@ -87,7 +92,7 @@ class Life:
         keep = int(self.rng.integers(len(columns[0]) + 1))
         head = bool(self.rng.integers(2))
         part = [c[:keep] if head else c[len(c) - keep :] for c in columns]
-        self.users[name] = UserHistory(name, part[0], part[1], part[2])
+        self.users[name] = self._user(name, part[0], part[1], part[2])
         self._rank(name)
 
     def _forget(self, name: str) -> None:
@@ -105,8 +110,8 @@ class Life:
         self._check(good, answers[1])
 
 
-def live(seed: int, steps: int) -> Life:
-    life = Life(seed)
+def live(seed: int, steps: int, config: AnyConfig = CONFIG) -> Life:
+    life = Life(seed, config)
     for _ in range(steps):
         life.step()
     for name in NAMES:
@@ -123,8 +128,23 @@ def test_scores_never_depend_on_the_past(seed: int) -> None:
     assert life.engine.stats().tokens_cached > 1000
 
 
+@pytest.mark.parametrize("family", KEPT)
+def test_scores_of_every_family_never_depend_on_the_past(family: str) -> None:
+    life = live(7, 130, KEPT[family])
+    assert life.checked > 50
+    assert life.engine.stats().tokens_cached > 1000
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_scores_never_depend_on_a_long_past(seed: int) -> None:
     life = live(seed, 1000)
     assert life.engine.cache_stats().evictions > 10  # the pool was under pressure
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200, 203))
+@pytest.mark.parametrize("family", KEPT)
+def test_scores_of_every_family_never_depend_on_a_long_past(family: str, seed: int) -> None:
+    life = live(seed, 600, KEPT[family])
+    assert life.engine.cache_stats().evictions > 10
