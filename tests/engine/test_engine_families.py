@@ -194,7 +194,7 @@ def test_a_changed_profile_slot_ends_the_reuse(family: str) -> None:
 @pytest.mark.parametrize("family", KEPT)
 def test_bits_depend_on_nothing_else(family: str) -> None:
     """H2 with fixed row tiles: pieces, strangers, micro-batches and the cache leave every bit alone."""
-    config = replace(KEPT[family], max_seq_len=400, stack_size=32, head_size=32)
+    config = replace(KEPT[family], max_seq_len=400)
     items, times, actions = events(160, seed=7)
     slots = profile(config)
     whole = UserHistory("u", items, times, actions, contextual=slots)

@@ -43,7 +43,6 @@ NAMES = (
 EVENTS, CANDIDATES = 140, 9  # past one fixed row tile
 CUTS = ((0, 1, 2, 70, EVENTS), (3, 128, 129, EVENTS), (EVENTS,))
 PAGE_TOKENS = 32
-ROUND_WIDTHS = {"stack_size": 32, "head_size": 32}
 
 _ROUTE = OneDnnRoute() if OneDnnRoute.available(torch.float32) else AtenRoute()
 KERNELS: dict[str, tuple[Kernel, torch.dtype, float]] = {
@@ -58,7 +57,7 @@ class Scorer:
 
     def __init__(self, name: str, kernel_name: str) -> None:
         self.kernel, dtype, self.bound = KERNELS[kernel_name]
-        config = msgspec.structs.replace(CASES[name], max_seq_len=400, **ROUND_WIDTHS)
+        config = msgspec.structs.replace(CASES[name], max_seq_len=400)
         self.model: Ranker = random_model(config).cast(dtype)
         self.config = config
         self.layout = KvLayout(
