@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -142,6 +144,25 @@ class DigestChain:
     def _digest(self, start: int, end: int) -> bytes:
         width = self._record_bytes
         return self._hash(self._pages[-1] + self._records[start * width : end * width])
+
+
+def head(ref: Ref, least: int, most: int) -> Ref:
+    """The longest head of `ref` that ends with a page and has at most `most` tokens.
+
+    If that is not more than `least`, one page more than `least`; `ref` itself if it is no longer than this.
+    """
+    fitting = bisect.bisect_right(ref.page_ends, most)
+    pages = max(fitting, bisect.bisect_right(ref.page_ends, least) + 1)
+    if pages >= len(ref.page_ends) or ref.tokens <= most:
+        return ref
+    tokens = ref.page_ends[pages - 1]
+    return replace(
+        ref,
+        digests=ref.digests[: pages + 1],
+        page_ends=ref.page_ends[:pages],
+        records=ref.records[: tokens * ref.record_bytes],
+        tokens=tokens,
+    )
 
 
 def longest_match(stored: Ref, wanted: Ref) -> int:

@@ -27,6 +27,7 @@ class Work:
         candidates: int64 [m].
         query_time: of all candidates, or int64 [m].
         start: event index at which the window begins.
+        stop: event index at which it ends.
         tokens: history tokens of the window whose K/V can be kept.
         unknown: ids that the model does not know.
     """
@@ -36,6 +37,7 @@ class Work:
     candidates: Tensor
     query_time: int | Tensor
     start: int
+    stop: int
     tokens: int
     unknown: int
 
@@ -56,13 +58,13 @@ class Work:
 
     def row(self, residency: Residency, chosen: Tensor, cached: int) -> RowInput:
         """The request's row with some of its candidates, int64 [n]."""
-        history, start = self.history, self.start
-        query = self.query_time
+        history, query = self.history, self.query_time
+        window = slice(self.start, self.stop)
         return RowInput(
             contextual=torch.tensor(history.contextual),
-            items=torch.tensor(history.items[start:]),
-            timestamps=torch.tensor(history.timestamps[start:]),
-            actions=torch.tensor(history.actions[start:]),
+            items=torch.tensor(history.items[window]),
+            timestamps=torch.tensor(history.timestamps[window]),
+            actions=torch.tensor(history.actions[window]),
             candidates=self.candidates[chosen],
             query_time=query if isinstance(query, int) else query[chosen],
             cached=cached,

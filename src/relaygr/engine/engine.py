@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
@@ -20,8 +21,11 @@ from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint, tenant, user_id
+from relaygr.core.state import Hit
 from relaygr.engine.batch import Work, next_wave, score
-from relaygr.engine.history import IntColumn, TokenForm, UserHistory
+from relaygr.engine.checker import Checker
+from relaygr.engine.columns import IntColumn
+from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency, ResidencyDesk
 from relaygr.kernels.interface import Kernel
@@ -32,7 +36,6 @@ from relaygr.memory.pool import PagePool
 from relaygr.models.presets import AnyConfig
 from relaygr.models.ranker import Ranker
 from relaygr.models.weights import open_ranker
-from relaygr.models.window import anchor, anchor_stride
 
 log = logging.getLogger("relaygr.engine")
 
@@ -70,8 +73,7 @@ class Engine:
         self.layout = KvLayout(
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
-        self._form = TokenForm(shape.tokens_per_event, shape.provisional)
-        self._stride = anchor_stride(shape.max_history, settings.anchor_stride)
+        self._checker = Checker(self.model, model_fp, settings)
         pages = settings.device_bytes // self.layout.page_bytes
         if not pages:
             raise ConfigError(
@@ -122,6 +124,23 @@ class Engine:
         requests = [RankRequest(history, ()) for history in histories]
         with self._lock:
             return [r.served if isinstance(r, RankResult) else r for r in self._serve(requests)]
+
+    def prefetch_chunk(self, history: UserHistory, limit_tokens: int) -> PrefetchResult:
+        """One step of a prefetch: about `limit_tokens` of what is missing, in whole pages, at least one page.
+
+        `tokens_left` of the answer says how much is missing afterwards; repeat until it is 0. What a step
+        computed is in the cache at once, and any rank call of the user goes on from there.
+
+        Raises:
+            RequestError: the history does not fit the model.
+        """
+        if limit_tokens < 1:
+            raise RequestError("limit_tokens", f"{limit_tokens} must be at least 1")
+        with self._lock:
+            whole = self._checker.work(0, RankRequest(history, ()))
+            work = self._step(whole, limit_tokens)
+            served = _only(self._run([work])).served
+        return replace(served, tokens_left=whole.tokens - work.tokens)
 
     def append(
         self,
@@ -182,7 +201,7 @@ class Engine:
         waiting: list[Work] = []
         for place, request in enumerate(requests):
             try:
-                waiting.append(self._check(place, request))
+                waiting.append(self._checker.work(place, request))
             except RequestError as error:
                 answers[place] = error
         while waiting:
@@ -191,36 +210,6 @@ class Engine:
                 answers[work.place] = answer
         self._errors += sum(isinstance(answer, RelayError) for answer in answers)
         return [answer for answer in answers if answer is not None]
-
-    def _check(self, place: int, request: RankRequest) -> Work:
-        if not isinstance(request, RankRequest):
-            raise RequestError("request", f"must be a RankRequest, is {type(request).__name__}")
-        shape, history = self.model.config, request.history
-        if len(history.contextual) != len(shape.contextual):
-            names = ", ".join(shape.contextual) or "none"
-            raise RequestError(
-                "contextual", f"has {len(history.contextual)} values, the model has slots: {names}"
-            )
-        limit = min(self.config.max_candidates, shape.max_num_candidates)
-        if len(request.candidates) > limit:
-            raise RequestError("candidates", f"{len(request.candidates)} candidates, limit {limit}")
-        query = request.query_time
-        if not isinstance(query, int) and shape.query_times != "candidate":
-            raise RequestError("query_time", "is one value a candidate; this model takes one a request")
-        start = anchor(history.sequence, shape.max_history, self._stride)
-        first = max(start - history.first_sequence, 0)
-        unknown = self.model.tokens.check(
-            history.contextual, history.items[first:], history.actions[first:], request.candidates
-        )
-        return Work(
-            place,
-            history,
-            torch.tensor(request.candidates),
-            query if isinstance(query, int) else torch.tensor(query),
-            first,
-            shape.prefix_tokens(len(history) - first),
-            unknown,
-        )
 
     @torch.inference_mode()
     def _run(self, wave: list[Work]) -> list[RankResult | RelayError]:
@@ -238,6 +227,13 @@ class Engine:
             for residency in held:
                 self._desk.close(residency)
 
+    def _step(self, work: Work, limit_tokens: int) -> Work:
+        """The part of a prefetch that ends about `limit_tokens` behind what is cached."""
+        if self.model.config.cacheable != "append" or not work.tokens:
+            return work
+        answer = self._books.lookup(self._checker.ref(work))
+        return self._checker.shorter(work, answer.usable if isinstance(answer, Hit) else 0, limit_tokens)
+
     def _open(self, work: Work, now_s: float) -> Residency:
         cacheable = self.model.config.cacheable
         if cacheable == "none":
@@ -246,11 +242,7 @@ class Engine:
             reason = "model is cacheable per request"
             idle = work.idle(cacheable)
             return self._desk.nothing(reason) if idle else self._desk.private(work.tokens, reason)
-        history = work.history
-        ref = history.ref(
-            self.model_fp, self.config.page_tokens, history.first_sequence + work.start, self._form
-        )
-        return self._desk.open(ref, now_s)
+        return self._desk.open(self._checker.ref(work), now_s)
 
     def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
         if not bool(torch.isfinite(logits).all()):

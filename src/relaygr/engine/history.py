@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from relaygr.cache.digests import DigestChain
 from relaygr.core.errors import RequestError
 from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, Tenant, UserId, tenant, user_id
 from relaygr.core.state import Ref
-
-Int64 = npt.NDArray[np.int64]
-IntColumn = Sequence[int] | npt.NDArray[np.integer]
+from relaygr.engine.columns import Int64, IntColumn, action_column, int64_column, time_column, whole_number
 
 FEATURE_SCHEMA = 1
 # Every column that enters the model: id, time, actions, clock offset.
@@ -25,59 +20,8 @@ RECORD_BYTES = 8 * RECORD_COLUMNS
 # for an event.
 _SLOT_MARK = np.iinfo(np.int64).min
 _ACTION_MARK = _SLOT_MARK + 1
-# Times up to the year 5138; larger values are milliseconds.
-MAX_TIME_S = 10**11
 MAX_UTC_OFFSET_S = 86_400
 MAX_SEQUENCE = 1 << 62
-
-
-def int64_column(field: str, values: IntColumn) -> Int64:
-    """`values` as a read-only int64 array [n] of its own.
-
-    Raises:
-        RequestError: not one-dimensional, not integers, or out of int64 range.
-    """
-    if isinstance(values, np.ma.MaskedArray):
-        raise RequestError(field, "is a masked array; the mask would be lost")
-    try:
-        array = np.asarray(values)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RequestError(field, f"cannot be read as integers: {error}") from error
-    if array.ndim != 1:
-        raise RequestError(field, f"must be one-dimensional, has shape {array.shape}")
-    if array.size == 0:
-        return _EMPTY
-    if array.dtype == object:  # numpy's type for integers that fit nothing else
-        raise RequestError(field, "holds a value that is not an integer or is outside int64")
-    if array.dtype.kind not in "iu":
-        raise RequestError(field, f"must hold integers, holds {array.dtype}")
-    if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
-        raise RequestError(field, f"{array.max()} is above the int64 limit {np.iinfo(np.int64).max}")
-    column = array.astype(np.int64)
-    column.flags.writeable = False
-    return column
-
-
-_EMPTY = np.zeros(0, np.int64)
-_EMPTY.flags.writeable = False
-
-
-def check_time(field: str, seconds: int) -> int:
-    """`seconds` as an int; raises RequestError unless it is a whole number from 0 to `MAX_TIME_S`."""
-    if not 0 <= (whole := _whole(field, seconds, -(1 << 64), 1 << 64)) < MAX_TIME_S:
-        raise RequestError(field, f"{seconds} is outside [0, {MAX_TIME_S}) seconds; milliseconds?")
-    return whole
-
-
-def _whole(field: str, value: int, low: int, high: int) -> int:
-    """`value` as an int in [low, high]; raises RequestError for anything else, floats included."""
-    try:
-        whole = operator.index(value)
-    except TypeError as error:
-        raise RequestError(field, f"{value!r} must be a whole number") from error
-    if not low <= whole <= high:
-        raise RequestError(field, f"{value} is outside [{low}, {high}]")
-    return whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +95,11 @@ class UserHistory:
         self.tenant: Tenant = tenant(tenant_name)
         self.user: UserId = user_id(user)
         self.items = int64_column("items", items)
-        self.timestamps = _times("timestamps", timestamps, len(self.items))
-        self.actions = _actions(actions, len(self.items))
+        self.timestamps = time_column("timestamps", timestamps, len(self.items))
+        self.actions = action_column(actions, len(self.items))
         self.contextual = int64_column("contextual", contextual)
-        self.utc_offset_s = _whole("utc_offset_s", utc_offset_s, -MAX_UTC_OFFSET_S, MAX_UTC_OFFSET_S)
-        self.first_sequence = _whole("first_sequence", first_sequence, 0, MAX_SEQUENCE)
+        self.utc_offset_s = whole_number("utc_offset_s", utc_offset_s, -MAX_UTC_OFFSET_S, MAX_UTC_OFFSET_S)
+        self.first_sequence = whole_number("first_sequence", first_sequence, 0, MAX_SEQUENCE)
         self._chain: list[_Chain] = []
         self._ref: tuple[tuple[bytes, int, int], Ref] | None = None
 
@@ -178,8 +122,8 @@ class UserHistory:
         """
         more = UserHistory.__new__(UserHistory)
         new_items = int64_column("items", items)
-        new_times = _times("timestamps", timestamps, len(new_items))
-        new_actions = _actions(actions, len(new_items))
+        new_times = time_column("timestamps", timestamps, len(new_items))
+        new_actions = action_column(actions, len(new_items))
         if len(self) and len(new_items) and new_times[0] < self.timestamps[-1]:
             raise RequestError(
                 "timestamps", f"{new_times[0]} is before the last event, {self.timestamps[-1]}"
@@ -255,30 +199,3 @@ def _joined(old: Int64, new: Int64) -> Int64:
     both = np.concatenate([old, new])
     both.flags.writeable = False
     return both
-
-
-def _times(field: str, values: IntColumn, count: int) -> Int64:
-    column = int64_column(field, values)
-    if len(column) != count:
-        raise RequestError(field, f"has {len(column)} values for {count} items")
-    if count:
-        check_time(field, int(column.min()))
-        check_time(field, int(column.max()))
-        steps = np.diff(column)
-        if len(steps) and steps.min() < 0:
-            at = int(np.argmax(steps < 0)) + 1
-            raise RequestError(field, f"value {at} ({column[at]}) is before the one in front of it")
-    return column
-
-
-def _actions(values: IntColumn | None, count: int) -> Int64:
-    if values is None:
-        column = np.ones(count, np.int64)
-        column.flags.writeable = False
-        return column
-    column = int64_column("actions", values)
-    if len(column) != count:
-        raise RequestError("actions", f"has {len(column)} values for {count} items")
-    if count and column.min() < 0:
-        raise RequestError("actions", f"{column.min()} is negative; actions are bit sets")
-    return column

@@ -12,7 +12,8 @@ import torch
 
 from relaygr.core.errors import RequestError
 from relaygr.core.ids import Fingerprint
-from relaygr.engine.history import Int64, IntColumn, UserHistory, check_time, int64_column
+from relaygr.engine.columns import Int64, IntColumn, check_time, int64_column
+from relaygr.engine.history import UserHistory
 
 
 class Path(StrEnum):
@@ -74,6 +75,7 @@ class PrefetchResult:
         resident: whether the whole prefix is in the cache now.
         uncached_reason: why it is not; empty when it is.
         model: fingerprint of the weights.
+        tokens_left: of a `prefetch_chunk`, what is still missing.
         unknown_ids: ids outside the model's tables, served as the tables say.
     """
 
@@ -84,6 +86,7 @@ class PrefetchResult:
     uncached_reason: str
     model: Fingerprint
     tokens_provisional: int = 0
+    tokens_left: int = 0
     unknown_ids: int = 0
 
 
