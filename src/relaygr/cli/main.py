@@ -14,6 +14,7 @@ from relaygr.cli.data import data_app
 from relaygr.cli.demo import demo
 from relaygr.cli.doctor import doctor
 from relaygr.cli.evaluate import eval_app
+from relaygr.cli.importing import import_app
 from relaygr.cli.plan import plan_app
 from relaygr.cli.train import train_app
 from relaygr.cli.verify import verify_command
@@ -29,6 +30,7 @@ app.command(bench_app)
 app.command(doctor)
 app.command(plan_app)
 app.command(train_app)
+app.command(import_app)
 app.command(eval_app)
 app.command(verify_command, name="verify")
 app.command(demo)

@@ -1,0 +1,1 @@
+"""Checkpoints of published HSTU implementations, read, checked and turned into models of this project."""

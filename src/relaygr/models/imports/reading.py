@@ -1,0 +1,149 @@
+"""Tensor files of strangers: nothing in them is run, and no claim of theirs is believed unchecked."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from relaygr.core.errors import ConfigError
+
+TORCH_SUFFIXES = (".pt", ".pth", ".ckpt")
+SUFFIXES = (*TORCH_SUFFIXES, ".safetensors", ".npy")
+
+# What torch.load raises for files that are cut short, damaged or made up.
+BAD_FILE = (
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    AssertionError,
+    ImportError,
+    MemoryError,
+)
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """A file that was read: its path as given, its size and the BLAKE2b-128 of its bytes."""
+
+    path: str
+    bytes: int
+    blake2b: str
+
+    @classmethod
+    def of(cls, path: Path) -> FileRecord:
+        digest, size = hashlib.blake2b(digest_size=16), 0
+        try:
+            with path.open("rb") as stream:
+                while block := stream.read(1 << 20):
+                    digest.update(block)
+                    size += len(block)
+        except OSError as error:
+            raise ConfigError(str(path), f"cannot be read: {error.strerror}") from error
+        return cls(str(path), size, digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What some files hold: values by name, most of them tensors, and which files they were."""
+
+    values: dict[str, object] = field(default_factory=dict)
+    files: tuple[FileRecord, ...] = ()
+
+
+def read_values(path: Path) -> Contents:
+    """The top level of a tensor file: a flat mapping, or one that nests others.
+
+    Raises:
+        ConfigError: the file is missing, of another kind, cut short, holds Python objects, or claims more
+            than it holds.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ConfigError(str(path), f"{path.suffix!r} is none of {', '.join(SUFFIXES)}")
+    record = FileRecord.of(path)
+    if path.suffix == ".npy":
+        return Contents({"": _read_npy(path)}, (record,))
+    values = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path, record.bytes)
+    if not isinstance(values, dict):
+        raise ConfigError(str(path), f"holds {type(values).__name__}, wanted a mapping of names to tensors")
+    return Contents({str(name): value for name, value in values.items()}, (record,))
+
+
+def check_size(path: Path, name: str, tensor: Tensor, limit_bytes: int) -> None:
+    """Refuse a tensor of more bytes than its file, such as one number spread over terabytes."""
+    size = tensor.numel() * tensor.element_size()
+    if size > limit_bytes:
+        raise ConfigError(
+            str(path), f"{name} {list(tensor.shape)} claims {size} bytes in a file of {limit_bytes}"
+        )
+
+
+def _read_npy(path: Path) -> Tensor:
+    try:
+        # Mapped, so that a header which claims more than the file holds allocates nothing.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        return torch.from_numpy(np.array(array))
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise ConfigError(str(path), f"is not a readable array: {error}") from error
+
+
+def _read_safetensors(path: Path) -> object:
+    try:
+        return load_file(path)
+    except (SafetensorError, ValueError, OSError) as error:
+        raise ConfigError(str(path), f"is not a readable safetensors file: {error}") from error
+
+
+def _read_torch(path: Path, size: int) -> object:
+    try:
+        if zipfile.is_zipfile(path):
+            _check_zip(path, size)
+        values = torch.load(path, map_location="cpu", weights_only=True)
+    except BAD_FILE as error:
+        raise ConfigError(str(path), _explain(error)) from error
+    for name, tensor in _tensors(values, ""):
+        check_size(path, name, tensor, size)
+    return values
+
+
+def _check_zip(path: Path, size: int) -> None:
+    with zipfile.ZipFile(path) as archive:
+        claimed = sum(entry.file_size for entry in archive.infolist())
+    if claimed > size:
+        raise ConfigError(str(path), f"claims {claimed} bytes in a file of {size}")
+
+
+def _explain(error: Exception) -> str:
+    text = str(error)
+    first = text.splitlines()[0] if text else type(error).__name__
+    if isinstance(error, pickle.UnpicklingError) and "Unsupported global" in text:
+        start = text.index("Unsupported global")
+        found = text[start:].splitlines()[0]
+        return f"holds Python objects, which are not loaded ({found}); save its state_dict() of plain tensors"
+    return f"is not a readable torch file: {first}"
+
+
+def _tensors(value: object, name: str) -> list[tuple[str, Tensor]]:
+    """All tensors of nested mappings, with dotted names."""
+    found, waiting = [], [(name, value)]
+    while waiting:
+        at, one = waiting.pop()
+        if isinstance(one, Tensor):
+            found.append((at, one))
+        elif isinstance(one, dict):
+            waiting += [(f"{at}.{key}" if at else str(key), inner) for key, inner in one.items()]
+    return found
