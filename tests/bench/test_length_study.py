@@ -85,8 +85,9 @@ def test_files_hold_the_study(finished: tuple[Path, LengthStudy]) -> None:
     assert [dataset.name for dataset in study.datasets] == ["again", "ml-latest-made"]
     assert [run.reused for dataset in study.datasets for run in dataset.models] == [False] * 4
     for dataset in study.datasets:
-        sampled, full = dataset.reports
+        sampled, *without_own, full = dataset.reports
         assert (sampled.options.candidates, full.options.candidates) == ("sampled", "full")
+        assert [report.options.own_share for report in without_own] == [0] * (dataset.name == "again")
         assert [model.fingerprint for model in sampled.models] == [run.fingerprint for run in dataset.models]
         assert len({run.fingerprint for run in dataset.models}) == 2
         assert {model.history_limit for model in sampled.models} == {512}
@@ -117,7 +118,9 @@ def test_page_says_what_must_be_said(finished: tuple[Path, LengthStudy]) -> None
         if line.startswith("|"):
             assert "nan" not in line
     tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("|")]
-    assert len(tables) == 2 * (1 + 2 * 2 * 2)
+    assert len(tables) == (1 + 3 * 2 * 2) + (1 + 2 * 2 * 2)
+    assert first.count("none of the user's own") == 1
+    assert "none of the user's own" not in second
     for rows in tables:
         assert len({row.count("|") for row in rows}) == 1
 
@@ -173,7 +176,7 @@ def test_an_interrupted_evaluation_keeps_the_older_files(datasets: tuple[Path, P
     before = {name: (tmp_path / name).read_bytes() for name in FILES - {"models"}}
 
     def stop(step: str, done: float, words: str) -> None:
-        if "full" in step and done == 1:
+        if "whole" in step and done == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

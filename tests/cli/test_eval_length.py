@@ -76,6 +76,7 @@ def test_several_models_at_several_caps(
         (("--caps", "4,x"), "--caps: 'x' in '4,x' is not a whole number"),
         (("--caps", ""), "--caps: '' in '' is not a whole number"),
         (("--caps", "16,4"), "caps: 4 after 16"),
+        (("--caps", "4,16", "--own-share", "0.9"), "own_share: 0.9 must be in [0, 0.75]"),
         ((), "--model: 2 given, limit 1 without --caps"),
     ],
 )

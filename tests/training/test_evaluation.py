@@ -19,7 +19,7 @@ from relaygr.models.ranker import Ranker, RowInput
 from relaygr.models.window import anchor
 from relaygr.training.baselines import RecentItems, popularity_scores
 from relaygr.training.bootstrap import interval, resample
-from relaygr.training.candidates import MIX_NEW, CandidateSource, seen_rule
+from relaygr.training.candidates import CandidateSource, mix, seen_rule
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.evaluate import SCORERS, estimates, replay
 from relaygr.training.metrics import METRICS, request_metrics
@@ -146,6 +146,24 @@ def test_seen_items_can_be_dropped(synth_events: Events, mode: str) -> None:
     assert left_out > 0, "some positive must be a repeat for this test to mean anything"
 
 
+@pytest.mark.parametrize("share", [0.0, 0.25, 0.75])
+def test_share_of_own_negatives(synth_events: Events, share: float) -> None:
+    split = temporal_split(synth_events)
+    catalogue = catalogue_before(synth_events, split.train_end_s)
+    source = CandidateSource("sampled", catalogue, 40, seed=0, own_share=share)
+    own = []
+    for request in evaluation_requests(synth_events, split.valid_end_s, 1 << 62):
+        items = synth_events.history(request.user)[0]
+        each = source.candidates(request, items)
+        recent = set(items[max(request.history_end - 200, 0) : request.history_end].tolist())
+        recent -= set(items[slice(*request.positives)].tolist())
+        found = len(recent & set(each.items[~each.positive].tolist()))
+        assert found >= min(round(40 * share), len(recent))
+        own.append(found / 40)
+    # Own items are also met by chance, among the popular ones; without a share only so.
+    assert np.mean(own) < share + 0.2
+
+
 def test_seen_rule_looks_at_repeats_in_training(make_events: MakeEvents) -> None:
     # Items 1 and 2 occur with two users, which is no repeat; the only repeat is after second 50.
     events = make_events([(0, 1, 10), (0, 2, 20), (0, 2, 90), (1, 1, 5), (1, 2, 15)])
@@ -160,7 +178,7 @@ def test_report_says_which_rule_was_followed(make_events: MakeEvents) -> None:
     )
     model, kernel = model_for(events), ReferenceKernel()
     report = evaluate_ranker(model, "m", events, kernel, EvalOptions(negatives=3))
-    assert (report.seen, report.negatives_mix) == ("drop", MIX_NEW)
+    assert (report.seen, report.negatives_mix) == ("drop", mix("drop", 0.25))
     kept = evaluate_ranker(model, "m", events, kernel, EvalOptions(negatives=3, seen="keep"))
     assert (kept.seen, kept.requests) == ("keep", report.requests + report.unrankable_requests)
 
@@ -248,6 +266,7 @@ def test_differences_are_differences(synth_events: Events) -> None:
         (EvalOptions(max_requests=0), "max_requests: 0 must be at least 1"),
         (EvalOptions(negatives=0), "negatives: 0 must be at least 1"),
         (EvalOptions(seed=-1), "seed: -1 must not be negative"),
+        (EvalOptions(own_share=0.8), r"own_share: 0.8 must be in \[0, 0.75\]"),
         (EvalOptions(seen="some"), "seen: 'some' is not one of auto, keep, drop"),
     ],
 )

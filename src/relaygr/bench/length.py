@@ -30,7 +30,7 @@ from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import choose
 from relaygr.models.presets import preset
 from relaygr.models.weights import load_ranker
-from relaygr.training.candidates import Mode, SeenOption, seen_rule
+from relaygr.training.candidates import OWN_SHARE, Mode, Seen, SeenOption, seen_rule
 from relaygr.training.checkpoint import data_fingerprint
 from relaygr.training.length import LengthOptions, LengthReport, NamedModel, check_caps, evaluate_lengths
 from relaygr.training.offline import Part
@@ -43,6 +43,22 @@ Observe = Callable[[str, float, str], None]  # step, share done, what there is t
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of candidates; `own_share` as in `training.candidates.CandidateSource`."""
+
+    name: str
+    mode: Mode
+    own_share: float
+
+
+KINDS = (
+    Kind("sampled candidates", "sampled", OWN_SHARE),
+    Kind("sampled candidates without own items", "sampled", 0.0),
+    Kind("whole catalogue", "full", 0.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class StudySpec:
     """What to study.
 
@@ -51,7 +67,8 @@ class StudySpec:
         seeds: one model each; they also draw its batches.
         caps: ascending numbers of newest events that a model may read.
         train: settings of every model; windows are widened to cover the caps.
-        requests, full_requests: sampled requests for sampled candidates and for the whole catalogue.
+        requests, full_requests: size of the sample of requests, with sampled candidates and with the whole
+            catalogue.
         calibration_requests: validation requests for the calibration of each model.
         seen, negatives, part, seed: of the evaluation, see `training.length.LengthOptions`.
         notes: (name of a dataset, what must be said with its figures).
@@ -140,12 +157,17 @@ def _dataset(spec: StudySpec, name: str, events: Events, observe: Observe) -> Le
         items=events.meta.statistics.items,
         train=train,
         models=tuple(runs),
-        reports=_evaluate(spec, events, runs, kernel, observe),
+        reports=_evaluate(spec, events, seen, runs, kernel, observe),
     )
 
 
 def _evaluate(
-    spec: StudySpec, events: Events, runs: Sequence[TrainedModel], kernel: Kernel, observe: Observe
+    spec: StudySpec,
+    events: Events,
+    seen: Seen,
+    runs: Sequence[TrainedModel],
+    kernel: Kernel,
+    observe: Observe,
 ) -> tuple[LengthReport, ...]:
     models = [
         NamedModel(
@@ -155,17 +177,19 @@ def _evaluate(
         )
         for run in runs
     ]
-    kinds: tuple[tuple[Mode, int], ...] = (("sampled", spec.requests), ("full", spec.full_requests))
     reports = []
-    for mode, most in kinds:
-        step = f"{events.meta.name}, {mode} candidates"
+    for kind in KINDS:
+        if seen == "drop" and kind.own_share == 0 and kind.mode == "sampled":
+            continue  # no negative is the user's own anyway
+        step = f"{events.meta.name}, {kind.name}"
         options = LengthOptions(
             caps=spec.caps,
             part=spec.part,
-            candidates=mode,
+            candidates=kind.mode,
             seen=spec.seen,
             negatives=spec.negatives,
-            max_requests=most,
+            own_share=kind.own_share,
+            max_requests=spec.full_requests if kind.mode == "full" else spec.requests,
             calibration_requests=spec.calibration_requests,
             seed=spec.seed,
         )

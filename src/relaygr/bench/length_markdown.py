@@ -95,7 +95,8 @@ def _heading(report: LengthReport) -> str:
     kind = (
         f"### Whole catalogue\n\nAll {report.catalogue_items:,} items of the training part are candidates"
         if options.candidates == "full"
-        else f"### Sampled candidates\n\n{options.negatives} negatives a request: {report.negatives_mix}"
+        else f"### Sampled candidates{_own(report)}\n\n{options.negatives} negatives a request: "
+        f"{report.negatives_mix}"
     )
     seen = (
         "; items of the user's earlier events are no candidates."
@@ -107,6 +108,10 @@ def _heading(report: LengthReport) -> str:
         f"{report.left_out_positives:,} positives outside the candidates, {report.unrankable_requests:,} "
         f"requests unrankable, base rate {whole.share:.3g}."
     )
+
+
+def _own(report: LengthReport) -> str:
+    return ", none of the user's own" if report.options.own_share == 0 and report.seen == "keep" else ""
 
 
 def _verdict(report: LengthReport, over: str, caps: Sequence[int]) -> str:

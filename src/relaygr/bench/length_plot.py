@@ -29,7 +29,7 @@ def check_plots() -> None:
 
 
 def length_svg(study: LengthStudy) -> str:
-    """One row of axes a dataset, one column a metric and kind of candidates.
+    """One row of axes a dataset and metric, one column a kind of candidates.
 
     Lines are means over seeds, dots the single seeds. A band is the 95 % interval of the paired difference
     to the smallest cap, drawn from that cap's value: where it leaves that level out, length matters.
@@ -41,17 +41,19 @@ def length_svg(study: LengthStudy) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    columns = len(_METRICS) * max(len(dataset.reports) for dataset in study.datasets)
-    figure = Figure(figsize=(2.7 * columns, 2.4 * len(study.datasets) + 0.4), layout="constrained")
+    rows = [(dataset, metric) for dataset in study.datasets for metric in _METRICS]
+    columns = max(len(dataset.reports) for dataset in study.datasets)
+    figure = Figure(figsize=(3.1 * columns, 2.1 * len(rows) + 0.4), layout="constrained")
     figure.patch.set_alpha(0)
-    grid = figure.subplots(len(study.datasets), columns, squeeze=False)
-    for row, dataset in zip(grid, study.datasets, strict=True):
-        shown = [(report, metric) for report in dataset.reports for metric in _METRICS]
-        for axes, (report, metric) in zip(row, shown, strict=True):
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    for line, (dataset, metric) in zip(grid, rows, strict=True):
+        for axes, report in zip(line, dataset.reports, strict=False):
             _dress(axes, study.caps)
             axes.set_title(_title(dataset, report), color=_TEXT, fontsize=8)
             axes.set_ylabel(_METRICS[metric], color=_TEXT, fontsize=8)
             _draw(axes, report, metric, study.caps)
+        for axes in line[len(dataset.reports) :]:
+            axes.set_visible(False)
     lines, names = grid[0][0].get_legend_handles_labels()
     figure.legend(
         lines,
@@ -70,8 +72,10 @@ def length_svg(study: LengthStudy) -> str:
 
 
 def _title(dataset: LengthDataset, report: LengthReport) -> str:
-    kind = "whole catalogue" if report.options.candidates == "full" else "sampled"
-    return f"{dataset.name}, {kind}"
+    if report.options.candidates == "full":
+        return f"{dataset.name}, whole catalogue"
+    own = ", none own" if report.options.own_share == 0 and report.seen == "keep" else ""
+    return f"{dataset.name}, sampled{own}"
 
 
 def _dress(axes: Axes, caps: tuple[int, ...]) -> None:

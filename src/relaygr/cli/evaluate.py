@@ -19,7 +19,7 @@ from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import open_events
 from relaygr.kernels.select import choose
 from relaygr.models.weights import open_ranker
-from relaygr.training.candidates import SeenOption
+from relaygr.training.candidates import OWN_SHARE, SeenOption
 from relaygr.training.evaluate import Estimate
 from relaygr.training.length import LengthOptions, NamedModel, evaluate_lengths
 from relaygr.training.metrics import METRICS
@@ -40,6 +40,7 @@ def ranker(
     candidates: Literal["sampled", "full"] = "sampled",
     negatives: int = 100,
     seen: SeenOption = "auto",
+    own_share: float = OWN_SHARE,
     calibration_requests: int = 1000,
     dtype: Literal["fp32", "bf16"] = "fp32",
     seed: int = 0,
@@ -69,6 +70,8 @@ def ranker(
     seen: SeenOption
         Whether items of the user's earlier events are candidates; auto drops them where no user of the
         training part has an item twice.
+    own_share: float
+        Of the sampled negatives, from the user's last 200 events.
     calibration_requests: int
         With --caps: validation requests on which the probabilities of a model are calibrated.
     dtype: Literal["fp32", "bf16"]
@@ -88,6 +91,7 @@ def ranker(
             candidates=candidates,
             seen=seen,
             negatives=negatives,
+            own_share=own_share,
             max_requests=max_requests,
             calibration_requests=calibration_requests,
             seed=seed,
@@ -97,7 +101,13 @@ def ranker(
     if len(model) > 1:
         raise ConfigError("--model", f"{len(model)} given, limit 1 without --caps")
     options = EvalOptions(
-        part=part, candidates=candidates, negatives=negatives, seen=seen, max_requests=max_requests, seed=seed
+        part=part,
+        candidates=candidates,
+        negatives=negatives,
+        seen=seen,
+        own_share=own_share,
+        max_requests=max_requests,
+        seed=seed,
     )
     choice = choose("cpu", dtype)
     loaded, model_fp = open_ranker(model[0], choice.dtype)

@@ -138,6 +138,8 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 def print_lengths(report: LengthReport, console: Console) -> None:
     """The values of every cap and the differences between neighbours, over requests and over users."""
     kind = "all training items" if report.options.candidates == "full" else "sampled candidates"
+    if kind.startswith("sampled") and report.seen == "keep":
+        kind += f", {report.options.own_share:.0%} own"
     for over in OVERS:
         title = escape(f"{report.data}, {report.options.part}: mean over {over}, {kind}, seen: {report.seen}")
         table = Table("events", *CAP_METRICS, title=title, box=None, pad_edge=False)

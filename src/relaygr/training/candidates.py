@@ -19,16 +19,8 @@ Seen = Literal["keep", "drop"]
 SeenOption = Literal["auto", "keep", "drop"]
 
 RECENT_EVENTS = 200
-RECENT_SHARE = 0.25
+OWN_SHARE = 0.25
 UNIFORM_SHARE = 0.25
-MIX = (
-    f"{RECENT_SHARE:.0%} from the user's last {RECENT_EVENTS} events, {UNIFORM_SHARE:.0%} uniform from the "
-    "training catalogue, the rest (and what is missing) by training popularity; distinct, never a positive"
-)
-MIX_NEW = (
-    f"{UNIFORM_SHARE:.0%} uniform from the training catalogue, the rest (and what is missing) by training "
-    "popularity; distinct, never a positive, never an item of the user's earlier events"
-)
 
 
 def seen_rule(option: SeenOption, events: Events, before_s: int) -> Seen:
@@ -49,9 +41,15 @@ def seen_rule(option: SeenOption, events: Events, before_s: int) -> Seen:
     return "keep" if again.any() else "drop"
 
 
-def mix(seen: Seen) -> str:
+def mix(seen: Seen, own_share: float) -> str:
     """Where sampled negatives come from, in words."""
-    return MIX if seen == "keep" else MIX_NEW
+    has_own = seen == "keep" and own_share > 0
+    own = f"{own_share:.0%} from the user's last {RECENT_EVENTS} events, " if has_own else ""
+    never = "" if seen == "keep" else ", never an item of the user's earlier events"
+    return (
+        f"{own}{UNIFORM_SHARE:.0%} uniform from the training catalogue, the rest (and what is missing) by "
+        f"training popularity; distinct, never a positive{never}"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,17 +73,27 @@ class CandidateSource:
         negatives: sampled per request; fewer when the catalogue is smaller.
         seen: with "drop", items of the user's earlier events are no candidates; positives among them are
             left out.
+        own_share: of the sampled negatives, from the user's last events. Without them the question is
+            which items are the user's, with them also which of these come next.
     """
 
     def __init__(
-        self, mode: Mode, catalogue: Catalogue, negatives: int, seed: int, seen: Seen = "keep"
+        self,
+        mode: Mode,
+        catalogue: Catalogue,
+        negatives: int,
+        seed: int,
+        seen: Seen = "keep",
+        own_share: float = OWN_SHARE,
     ) -> None:
         if mode not in ("sampled", "full"):
             raise ConfigError("candidates", f"{mode!r} is not one of sampled, full")
         if negatives < 1:
             raise ConfigError("negatives", f"{negatives} must be at least 1")
         self.mode, self.catalogue, self.negatives, self.seed = mode, catalogue, negatives, seed
-        self.seen = seen
+        if not 0 <= own_share <= 1 - UNIFORM_SHARE:
+            raise ConfigError("own_share", f"{own_share} must be in [0, {1 - UNIFORM_SHARE}]")
+        self.seen, self.own_share = seen, own_share
         self._all = catalogue.items[_neutral_order(catalogue.items)]
 
     def candidates(self, request: EvalRequest, items: Int64s) -> CandidateSet:
@@ -112,7 +120,7 @@ class CandidateSource:
         else:
             picked = _Distinct(positives)
             recent = np.unique(earlier[max(len(earlier) - RECENT_EVENTS, 0) :])
-            picked.take(rng.permutation(recent), round(wanted * RECENT_SHARE))
+            picked.take(rng.permutation(recent), round(wanted * self.own_share))
         uniform = round(wanted * UNIFORM_SHARE)
         picked.take(catalogue.draw_uniform(rng, 2 * uniform), len(picked.items) + uniform)
         picked.take(catalogue.draw_popular(rng, 4 * wanted), wanted)

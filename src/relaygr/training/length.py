@@ -14,7 +14,7 @@ from relaygr.data.dataset import Events
 from relaygr.data.split import EvalRequest, Split, evaluation_requests, temporal_split
 from relaygr.kernels.interface import Kernel
 from relaygr.models.ranker import Ranker
-from relaygr.training.candidates import CandidateSource, Mode, Seen, SeenOption, mix, seen_rule
+from relaygr.training.candidates import OWN_SHARE, CandidateSource, Mode, Seen, SeenOption, mix, seen_rule
 from relaygr.training.cap_estimates import CapEstimate, SegmentSize, cap_estimates, sizes
 from relaygr.training.cap_replay import CapScorers, calibrate, replay_caps
 from relaygr.training.catalogue import Catalogue, catalogue_before
@@ -31,6 +31,7 @@ class LengthOptions(msgspec.Struct, frozen=True, kw_only=True):
         caps: a model reads exactly so many newest events, or all where there are fewer; ascending.
         seen: whether items of the user's earlier events may be candidates; see `candidates.seen_rule`.
         negatives: per request, with sampled candidates.
+        own_share: of these, from the user's last events.
         max_requests, calibration_requests: uniform samples of so many requests; None takes all.
     """
 
@@ -39,6 +40,7 @@ class LengthOptions(msgspec.Struct, frozen=True, kw_only=True):
     candidates: Mode = "sampled"
     seen: SeenOption = "auto"
     negatives: int = 100
+    own_share: float = OWN_SHARE
     max_requests: int | None = None
     calibration_requests: int | None = 1000
     seed: int = 0
@@ -146,7 +148,7 @@ def evaluate_lengths(
         valid_end_s=split.valid_end_s,
         options=options,
         seen=seen,
-        negatives_mix=mix(seen) if options.candidates == "sampled" else "",
+        negatives_mix=mix(seen, options.own_share) if options.candidates == "sampled" else "",
         catalogue_items=len(catalogue),
         models=tuple(notes),
         segments=sizes(outcome, parts),
@@ -171,7 +173,9 @@ def _check(models: Sequence[NamedModel], options: LengthOptions) -> None:
 
 
 def _source(options: LengthOptions, catalogue: Catalogue, seen: Seen) -> CandidateSource:
-    return CandidateSource(options.candidates, catalogue, options.negatives, options.seed, seen)
+    return CandidateSource(
+        options.candidates, catalogue, options.negatives, options.seed, seen, options.own_share
+    )
 
 
 def _requests(events: Events, split: Split, part: Part, most: int | None, seed: int) -> list[EvalRequest]:

@@ -12,7 +12,7 @@ from relaygr.data.dataset import Events
 from relaygr.data.split import Split, evaluation_requests, temporal_split
 from relaygr.kernels.interface import Kernel
 from relaygr.models.ranker import Ranker
-from relaygr.training.candidates import CandidateSource, Mode, Seen, SeenOption, mix, seen_rule
+from relaygr.training.candidates import OWN_SHARE, CandidateSource, Mode, Seen, SeenOption, mix, seen_rule
 from relaygr.training.catalogue import catalogue_before
 from relaygr.training.evaluate import Estimate, Observe, estimates, replay
 from relaygr.training.scoring import RankerScorer
@@ -27,11 +27,13 @@ class EvalOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_requests: a uniform sample of so many requests; None takes all.
         negatives: per request, with sampled candidates.
         seen: whether items of the user's earlier events may be candidates; see `candidates.seen_rule`.
+        own_share: of the sampled negatives, from the user's last events.
     """
 
     part: Part = "test"
     candidates: Mode = "sampled"
     seen: SeenOption = "auto"
+    own_share: float = OWN_SHARE
     negatives: int = 100
     max_requests: int | None = None
     seed: int = 0
@@ -98,7 +100,9 @@ def evaluate_ranker(
     split = temporal_split(events)
     catalogue = catalogue_before(events, split.train_end_s)
     seen = seen_rule(options.seen, events, split.train_end_s)
-    source = CandidateSource(options.candidates, catalogue, options.negatives, options.seed, seen)
+    source = CandidateSource(
+        options.candidates, catalogue, options.negatives, options.seed, seen, options.own_share
+    )
     requests = evaluation_requests(
         events,
         *requested_part(split, options.part),
@@ -118,7 +122,7 @@ def evaluate_ranker(
         valid_end_s=split.valid_end_s,
         options=options,
         seen=seen,
-        negatives_mix=mix(seen) if options.candidates == "sampled" else "",
+        negatives_mix=mix(seen, options.own_share) if options.candidates == "sampled" else "",
         catalogue_items=len(catalogue),
         history_limit=scorer.limit,
         requests=len(outcome.users),
