@@ -49,6 +49,43 @@ class EngineConfig(Section, frozen=True, kw_only=True):
     anchor_stride: float = 0.25
 
 
+class SchedulerConfig(Section, frozen=True, kw_only=True):
+    """How requests wait for the engine.
+
+    Attributes:
+        rank_batch_max: requests of one batch.
+        rank_batch_tokens: history tokens that one batch computes at most, if it has more than one request.
+        rank_batch_wait_ms: how long an idle engine waits for batch mates; 0 never waits.
+        rank_queue_max, prefix_queue_max: waiting requests; further ones are refused.
+        rank_deadline_ms, prefix_deadline_ms: of requests that name none.
+        deadline_max_ms: longest deadline a request may name.
+        chunk_tokens: history tokens of one step of a prefetch; 0 follows the latency model.
+    """
+
+    PATH: ClassVar[str] = "scheduler"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "rank_batch_max": Range(1, 4096),
+        "rank_batch_tokens": Range(1, 1 << 20),
+        "rank_batch_wait_ms": Range(0, 1000),
+        "rank_queue_max": Range(1, 1 << 20),
+        "prefix_queue_max": Range(0, 1 << 20),
+        "rank_deadline_ms": Range(1, 3_600_000),
+        "prefix_deadline_ms": Range(1, 3_600_000),
+        "deadline_max_ms": Range(1, 3_600_000),
+        "chunk_tokens": Range(0, 1 << 20),
+    }
+
+    rank_batch_max: int = 16
+    rank_batch_tokens: int = 4096
+    rank_batch_wait_ms: float = 0.0
+    rank_queue_max: int = 256
+    prefix_queue_max: int = 256
+    rank_deadline_ms: float = 10_000.0
+    prefix_deadline_ms: float = 10_000.0
+    deadline_max_ms: float = 60_000.0
+    chunk_tokens: int = 0
+
+
 class TrainConfig(Section, frozen=True, kw_only=True):
     """How a model is trained; training ends at the first limit that is reached.
 
@@ -121,4 +158,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Every setting; `relaygr.config.load.load_config` builds it from its sources."""
 
     engine: EngineConfig = EngineConfig()
+    scheduler: SchedulerConfig = SchedulerConfig()
     train: TrainConfig = TrainConfig()

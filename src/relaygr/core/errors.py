@@ -42,6 +42,14 @@ class OverloadError(RelayError):
         self.retry_after_ms = retry_after_ms
 
 
+class DeadlineError(RelayError):
+    """The deadline passed before there was an answer; nothing was lost, ask again."""
+
+
+class CancelledError(RelayError):
+    """The caller gave up, or the user was deleted, before there was an answer."""
+
+
 class NotReadyError(RelayError):
     """The component is still starting or already stopping."""
 

@@ -30,6 +30,7 @@ class Work:
         stop: event index at which it ends.
         tokens: history tokens of the window whose K/V can be kept.
         unknown: ids that the model does not know.
+        keep: whether the prefix may stay in the cache.
     """
 
     place: int
@@ -40,6 +41,7 @@ class Work:
     stop: int
     tokens: int
     unknown: int
+    keep: bool = True
 
     def idle(self, cacheable: Cacheable) -> bool:
         """Whether there is nothing to do: a prefetch of K/V that would not outlive it."""

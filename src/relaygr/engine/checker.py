@@ -61,6 +61,7 @@ class Checker:
             len(history),
             shape.prefix_tokens(len(history) - first),
             unknown,
+            request.keep,
         )
 
     def ref(self, work: Work) -> Ref:

@@ -170,6 +170,20 @@ class Engine:
         with self._lock:
             return self._serve(requests)
 
+    def peek(self, request: RankRequest) -> tuple[int, int]:
+        """(history tokens, of these cached) of a request, without waiting for a running batch.
+
+        The answer may be out of date when it is read; it is for admission and estimates.
+
+        Raises:
+            RequestError: the request does not fit the model or a limit.
+        """
+        work = self._checker.work(0, request)
+        if self.model.config.cacheable != "append" or not work.tokens:
+            return work.tokens, 0
+        answer = self._books.lookup(self._checker.ref(work))
+        return work.tokens, answer.usable if isinstance(answer, Hit) else 0
+
     def forget(self, tenant_name: str, user: str) -> int:
         """Drop everything held of a user; returns the number of entries dropped."""
         owner = tenant(tenant_name), user_id(user)
@@ -242,6 +256,8 @@ class Engine:
             reason = "model is cacheable per request"
             idle = work.idle(cacheable)
             return self._desk.nothing(reason) if idle else self._desk.private(work.tokens, reason)
+        if not work.keep:
+            return self._desk.private(work.tokens, "asked not to be kept")
         return self._desk.open(self._checker.ref(work), now_s)
 
     def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:

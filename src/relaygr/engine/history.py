@@ -138,6 +138,22 @@ class UserHistory:
         more._ref = None
         return more
 
+    def newest(self, events: int) -> UserHistory:
+        """Its newest `events` events, as a history that begins there; itself if it has no more."""
+        dropped = len(self) - max(events, 0)
+        if dropped <= 0:
+            return self
+        return UserHistory(
+            self.user,
+            self.items[dropped:],
+            self.timestamps[dropped:],
+            self.actions[dropped:],
+            tenant_name=self.tenant,
+            contextual=self.contextual,
+            utc_offset_s=self.utc_offset_s,
+            first_sequence=self.first_sequence + dropped,
+        )
+
     def ref(self, model_fp: Fingerprint, page_tokens: int, start: int, form: TokenForm = ONE_TOKEN) -> Ref:
         """The prefix of profile and events from sequence number `start` on, by content, one record a token.
 

@@ -32,14 +32,20 @@ class RankRequest:
         candidates: int64 [m]; duplicates are allowed and score alike.
         query_time: seconds; an int that every candidate shares, or, for models that allow it, int64 [m].
             Defaults to the last event's time.
+        keep: whether the prefix may stay in the cache afterwards.
     """
 
-    __slots__ = ("candidates", "history", "query_time")
+    __slots__ = ("candidates", "history", "keep", "query_time")
 
     def __init__(
-        self, history: UserHistory, candidates: IntColumn, query_time: int | IntColumn | None = None
+        self,
+        history: UserHistory,
+        candidates: IntColumn,
+        query_time: int | IntColumn | None = None,
+        *,
+        keep: bool = True,
     ) -> None:
-        self.history = history
+        self.history, self.keep = history, keep
         self.candidates: Int64 = int64_column("candidates", candidates)
         last = int(history.timestamps[-1]) if len(history) else 0
         self.query_time: int | Int64
