@@ -202,7 +202,8 @@ def test_bits_depend_on_nothing_else(family: str) -> None:
     want = make_engine(config, bitwise=True).rank(asked(whole, candidates)).logits
     engine = make_engine(config, bitwise=True, microbatch=9)
     part = UserHistory("u", items[:63], times[:63], actions[:63], contextual=slots)
-    engine.prefetch(part)
+    while engine.prefetch_chunk(part, 32).tokens_left:
+        pass
     for stop in (64, 150, 160):
         new = slice(len(part), stop)
         part, _ = engine.append(part, items[new], times[new], actions[new])

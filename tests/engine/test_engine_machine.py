@@ -50,7 +50,12 @@ class Life:
         assert served.tokens_cached + served.tokens_computed <= self.config.prefix_tokens(window)
 
     def _prefetch(self, name: str) -> None:
-        self.engine.prefetch(self.users[name])
+        if self.rng.integers(2):
+            self.engine.prefetch(self.users[name])
+            return
+        for _ in range(int(self.rng.integers(1, 5))):
+            step = self.engine.prefetch_chunk(self.users[name], int(self.rng.integers(1, 80)))
+            assert step.tokens_computed or not step.tokens_left
 
     def _request(self, name: str) -> RankRequest:
         user = self.users[name]
