@@ -210,6 +210,18 @@ def test_unsupported_features_are_named(tmp_path: Path, more: dict[str, tuple[in
     assert words in text
 
 
+def test_one_shard_of_a_model_is_no_model(tmp_path: Path) -> None:
+    """Of two: half of the projections' heads, and the output norm of all."""
+    values = state("native")
+    for i in range(2):
+        name = f"{LAYERS}{i}."
+        values[f"{name}_linear_uvqk.weight"] = values[f"{name}_linear_uvqk.weight"][: 2 * H * A]
+        values[f"{name}_linear_uvqk.bias"] = values[f"{name}_linear_uvqk.bias"][: 2 * H * A]
+        values[f"{name}_linear_proj.weight"] = values[f"{name}_linear_proj.weight"][:, : H * A // 2]
+    text = refusal("nvidia", save(values, tmp_path / "c.pt"), tmp_path / "m", *SETS)
+    assert f"{LAYERS}0._output_ln_dropout_mul.weight has shape [16], wanted [8]" in text
+
+
 def test_state_of_quantising_layers_is_dropped(tmp_path: Path) -> None:
     values: dict[str, object] = dict(state("native"))
     values[f"{LAYERS}0._linear_uvqk._extra_state"] = None

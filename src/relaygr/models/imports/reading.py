@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
+import re
+import warnings
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +37,7 @@ BAD_FILE = (
     AssertionError,
     ImportError,
     MemoryError,
+    OSError,
 )
 
 
@@ -112,12 +116,19 @@ def _read_torch(path: Path, size: int) -> object:
     try:
         if zipfile.is_zipfile(path):
             _check_zip(path, size)
-        values = torch.load(path, map_location="cpu", weights_only=True)
+        values = load_plain(path)
     except BAD_FILE as error:
-        raise ConfigError(str(path), _explain(error)) from error
+        raise ConfigError(str(path), explain(error)) from error
     for name, tensor in _tensors(values, ""):
         check_size(path, name, tensor, size)
     return values
+
+
+def load_plain(file: Path | io.BytesIO) -> object:
+    """What torch saved, if that is plain tensors in plain containers; raises one of `BAD_FILE`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch, about the age and protocol of a file
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _check_zip(path: Path, size: int) -> None:
@@ -127,14 +138,14 @@ def _check_zip(path: Path, size: int) -> None:
         raise ConfigError(str(path), f"claims {claimed} bytes in a file of {size}")
 
 
-def _explain(error: Exception) -> str:
-    text = str(error)
-    first = text.splitlines()[0] if text else type(error).__name__
-    if isinstance(error, pickle.UnpicklingError) and "Unsupported global" in text:
-        start = text.index("Unsupported global")
-        found = text[start:].splitlines()[0]
-        return f"holds Python objects, which are not loaded ({found}); save its state_dict() of plain tensors"
-    return f"is not a readable torch file: {first}"
+def explain(error: Exception) -> str:
+    """Why torch did not load a file, without its advice to load it all the same."""
+    if isinstance(error, pickle.UnpicklingError):
+        found = re.search(r"GLOBAL (\S+)", str(error))
+        which = f" ({found[1]})" if found else ""
+        return f"holds Python objects{which}, which are not loaded, or is damaged; save plain tensors"
+    first = (str(error).splitlines() or [""])[0]
+    return f"is not a readable torch file: {first or type(error).__name__}"
 
 
 def _tensors(value: object, name: str) -> list[tuple[str, Tensor]]:

@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 
 from relaygr.core.errors import ConfigError
-from relaygr.models.imports.reading import BAD_FILE, Contents, FileRecord
+from relaygr.models.imports.reading import BAD_FILE, Contents, FileRecord, explain, load_plain
 
 INDEX = ".metadata"
 _MAX_INDEX_BYTES = 64 << 20
@@ -75,12 +75,15 @@ def _read_all(index: Path, metadata: Metadata) -> Contents:
     files = [FileRecord.of(path) for path in sorted({index, *(part.path for part in parts.values())})]
     total = sum(file.bytes for file in files)
     values: dict[str, object] = {}
+    claimed = 0
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
             raise ConfigError(str(index), f"{name} is {type(entry).__name__}, wanted a tensor")
-        size = entry.size.numel() * entry.properties.dtype.itemsize
-        if size > total:
-            raise ConfigError(str(index), f"{name} {list(entry.size)} claims {size} bytes of {total}")
+        claimed += entry.size.numel() * entry.properties.dtype.itemsize
+        if claimed > total:
+            raise ConfigError(
+                str(index), f"{name} {list(entry.size)}: tensors claim {claimed} bytes of {total}"
+            )
         values[str(name)] = _assemble(index, str(name), entry, parts)
     return Contents(values, tuple(files))
 
@@ -138,11 +141,12 @@ def _read_part(part: _Part, name: str) -> Tensor:
         with part.path.open("rb") as stream:
             stream.seek(part.offset)
             data = stream.read(min(part.length, part.path.stat().st_size))
-        value = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except OSError as error:
         raise ConfigError(str(part.path), f"cannot be read: {error.strerror}") from error
+    try:
+        value = load_plain(io.BytesIO(data))
     except BAD_FILE as error:
-        raise ConfigError(str(part.path), f"{name}: not a readable chunk: {error}") from error
+        raise ConfigError(str(part.path), f"{name}: {explain(error)}") from error
     if not isinstance(value, Tensor) or value.numel() * value.element_size() > len(data):
         raise ConfigError(str(part.path), f"{name}: a chunk is not a tensor of its own bytes")
     return value
