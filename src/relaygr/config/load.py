@@ -6,12 +6,12 @@ import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
 from relaygr.config.limits import Section
-from relaygr.config.settings import Config, EngineConfig, TrainConfig
+from relaygr.config.settings import Config
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
@@ -19,7 +19,7 @@ from relaygr.core.units import MIB
 ENV_PREFIX = "RELAYGR_"
 MAX_TOML_BYTES = MIB
 
-_SECTIONS: dict[str, type[Section]] = {"engine": EngineConfig, "train": TrainConfig}
+_SECTIONS: dict[str, type[Section]] = {field.name: field.type for field in msgspec.structs.fields(Config)}
 _FIELDS: dict[str, dict[str, msgspec.structs.FieldInfo]] = {
     section: {field.name: field for field in msgspec.structs.fields(struct)}
     for section, struct in _SECTIONS.items()
@@ -51,7 +51,8 @@ def load_config(
         if not equals:
             raise ConfigError("--set", f"{override!r} must have the form section.key=value")
         _put(values, path.strip(), text.strip(), " (in --set)", from_text=True)
-    return Config(engine=EngineConfig(**values["engine"]), train=TrainConfig(**values["train"]))
+    built: dict[str, Any] = {name: section(**values[name]) for name, section in _SECTIONS.items()}
+    return Config(**built)
 
 
 def _from_toml(file: Path) -> Iterator[tuple[str, Any]]:
@@ -114,6 +115,13 @@ def _coerce(
     try:
         return msgspec.convert(value, type=field.type, strict=not from_text)
     except msgspec.ValidationError as error:
-        choices = ", ".join(map(repr, get_args(field.type)))
-        wanted = f"must be one of {choices}" if choices else f"is not valid: {error}"
-        raise ConfigError(path, f"{value!r} {wanted}{origin}") from error
+        raise ConfigError(path, f"{value!r} {_wanted(field.type, error)}{origin}") from error
+
+
+def _wanted(kind: Any, error: msgspec.ValidationError) -> str:
+    """What a value of type `kind` must be: one of some words, a number or a word, or what the error says."""
+    parts = get_args(kind)
+    if get_origin(kind) is Literal:
+        return f"must be one of {', '.join(map(repr, parts))}"
+    words = [repr(word) for part in parts for word in get_args(part)]
+    return f"must be a number or {' or '.join(words)}" if words else f"is not valid: {error}"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from relaygr.config.limits import Range, Section
 from relaygr.core.units import GIB, MIB
+
+MAX_BUDGET_MS = 3_600_000
+AutoMs = float | Literal["auto"]
 
 
 class EngineConfig(Section, frozen=True, kw_only=True):
@@ -86,6 +89,52 @@ class SchedulerConfig(Section, frozen=True, kw_only=True):
     chunk_tokens: int = 0
 
 
+class BudgetConfig(Section, frozen=True, kw_only=True):
+    """What each stage of a request may take; `auto` follows the speed of the machine (`relaygr calibrate`).
+
+    Attributes:
+        b_pipe_ms: a request, from its trigger to its answer.
+        b_rank_ms: ranking, at P99.
+        guard_ms: kept back from every prediction.
+        lead_default_ms, lead_p99_ms: from the trigger to ranking, until measured; and at P99.
+        rank_wait_cap_ms: how long ranking waits for a prefix; `auto` leaves time for the hit.
+        chunk_ms: one step of a pre-inference; one page where a page takes longer.
+        t_life_ms: how long a prefix is held for its ranking; 0 follows measurement.
+        t_life_slack_ms: added to the measured time.
+        drain_ms: how long a stopping server serves what it holds; `auto` is t_life_ms.
+    """
+
+    PATH: ClassVar[str] = "budgets"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "b_pipe_ms": Range(0, MAX_BUDGET_MS, open_low=True),
+        "b_rank_ms": Range(0, MAX_BUDGET_MS, open_low=True),
+        "guard_ms": Range(0, MAX_BUDGET_MS),
+        "lead_default_ms": Range(0, MAX_BUDGET_MS),
+        "lead_p99_ms": Range(0, MAX_BUDGET_MS),
+        "rank_wait_cap_ms": Range(0, MAX_BUDGET_MS),
+        "chunk_ms": Range(0, MAX_BUDGET_MS, open_low=True),
+        "t_life_ms": Range(0, MAX_BUDGET_MS),
+        "t_life_slack_ms": Range(0, MAX_BUDGET_MS),
+        "drain_ms": Range(0, MAX_BUDGET_MS),
+    }
+
+    b_pipe_ms: AutoMs = "auto"
+    b_rank_ms: AutoMs = "auto"
+    guard_ms: AutoMs = "auto"
+    lead_default_ms: AutoMs = "auto"
+    lead_p99_ms: AutoMs = "auto"
+    rank_wait_cap_ms: AutoMs = "auto"
+    chunk_ms: AutoMs = "auto"
+    t_life_ms: AutoMs = "auto"
+    t_life_slack_ms: float = 50.0
+    drain_ms: AutoMs = "auto"
+
+    @classmethod
+    def check(cls, name: str, value: Any, origin: str = "") -> None:
+        if value != "auto":
+            super().check(name, value, origin)
+
+
 class TrainConfig(Section, frozen=True, kw_only=True):
     """How a model is trained; training ends at the first limit that is reached.
 
@@ -159,4 +208,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     engine: EngineConfig = EngineConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
+    budgets: BudgetConfig = BudgetConfig()
     train: TrainConfig = TrainConfig()

@@ -1,0 +1,220 @@
+"""How long a pass takes on one build and machine, and what follows: hits, chunks, the longest history."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from relaygr.core.errors import ConfigError
+from relaygr.relay.ratios import ErrorRatio, RatioWindow
+
+MAX_COEFFICIENT_MS = 1e9
+# Ratios to a prediction of nothing would have no bound.
+_LEAST_PREDICTION_MS = 1e-3
+
+
+def pairs(new_tokens: int, cached_tokens: int) -> float:
+    """Pairs of a causal pass: a new token sees the cached ones, the new ones before it and itself."""
+    return new_tokens * cached_tokens + new_tokens * (new_tokens + 1) / 2
+
+
+class Pass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One request's part of a run of the model.
+
+    Attributes:
+        new_tokens: history tokens computed, q.
+        cached_tokens: history tokens found, ctx.
+        candidates: candidates scored, c; each sees the history and itself.
+        chunk: a step of a pre-inference, not a rank pass.
+
+    Raises:
+        ConfigError: a count is negative or above 2^31.
+    """
+
+    new_tokens: int
+    cached_tokens: int = 0
+    candidates: int = 0
+    chunk: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("new_tokens", "cached_tokens", "candidates"):
+            if not 0 <= getattr(self, name) <= 1 << 31:
+                raise ConfigError(f"pass.{name}", f"{getattr(self, name)} is outside [0, {1 << 31}]")
+
+    @property
+    def rows(self) -> int:
+        return self.new_tokens + self.candidates
+
+    @property
+    def seen(self) -> float:
+        """Pairs of a row and a key it sees."""
+        keys = self.cached_tokens + self.new_tokens + 1
+        return pairs(self.new_tokens, self.cached_tokens) + self.candidates * keys
+
+
+class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """T(q, ctx, c) = t0 + t1 (q + c) + t2 (pairs(q, ctx) + c (ctx + q + 1)), in milliseconds.
+
+    Attributes:
+        t0_ms: of a rank pass as such.
+        t1_ms: of a token or candidate.
+        t2_ms: of a token or candidate and one key it sees.
+        t_launch_ms: of a pre-inference chunk as such, in place of `t0_ms`.
+
+    Raises:
+        ConfigError: a coefficient is negative, not finite or above 1e9.
+    """
+
+    t0_ms: float
+    t1_ms: float
+    t2_ms: float
+    t_launch_ms: float
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            # Written so that NaN is refused.
+            if not 0 <= value <= MAX_COEFFICIENT_MS:
+                raise ConfigError(f"latency.{name}", f"{value} is outside [0, {MAX_COEFFICIENT_MS:g}]")
+
+    def pass_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
+        """T(q, ctx, c)."""
+        seen = pairs(new_tokens, cached_tokens) + candidates * (cached_tokens + new_tokens + 1)
+        return self.t0_ms + self.t1_ms * (new_tokens + candidates) + self.t2_ms * seen
+
+    def full_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
+        """Everything computed."""
+        return self.pass_ms(prefix_tokens + suffix_tokens, 0, candidates)
+
+    def hit_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
+        """The prefix found."""
+        return self.pass_ms(suffix_tokens, prefix_tokens, candidates)
+
+    def chunk_pass_ms(self, new_tokens: int, cached_tokens: int) -> float:
+        """One pre-inference chunk."""
+        work = self.t1_ms * new_tokens + self.t2_ms * pairs(new_tokens, cached_tokens)
+        return self.t_launch_ms + work
+
+    def pre_ms(self, prefix_tokens: int, chunks: int | None = None) -> float:
+        """A pre-inference, in so many chunks or as one pass T(l, 0, 0)."""
+        whole = self.pass_ms(prefix_tokens, 0, 0)
+        return whole if chunks is None else whole - self.t0_ms + chunks * self.t_launch_ms
+
+    def batch_ms(self, batch: Sequence[Pass]) -> float:
+        """Several requests in one run: the fixed part is paid once, the larger one if the kinds are mixed."""
+        if not batch:
+            return 0.0
+        fixed = max(self.t_launch_ms if one.chunk else self.t0_ms for one in batch)
+        return fixed + sum(self.t1_ms * one.rows + self.t2_ms * one.seen for one in batch)
+
+    def longest(self, budget_ms: float, candidates: int, limit_tokens: int, k99: float = 1.0) -> int | None:
+        """Most history tokens, up to `limit_tokens`, that a full pass with `candidates` computes in time.
+
+        None if the pass does not fit even without a history. Exact: one token more, if allowed, is late.
+        """
+        fitting = bisect_right(
+            range(limit_tokens + 1), budget_ms, key=lambda n: k99 * self.pass_ms(n, 0, candidates)
+        )
+        return fitting - 1 if fitting else None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """How a pre-inference is cut so that nothing waits longer than `chunk_ms` for it, or for one page of it.
+
+    Attributes:
+        coefficients: of the build.
+        chunk_ms: what a chunk may take.
+        page_tokens: chunks are whole pages, except the last of a prefix.
+    """
+
+    coefficients: Coefficients
+    chunk_ms: float
+    page_tokens: int
+
+    def tokens(self, cached_tokens: int, limit_tokens: int) -> int:
+        """The chunk behind `cached_tokens`: whole pages that fit, at least one, at most `limit_tokens`."""
+        pages = range(1, -(-limit_tokens // self.page_tokens) + 1)
+        fitting = bisect_right(pages, self.chunk_ms, key=lambda p: self._pages_ms(p, cached_tokens))
+        return min(max(fitting, 1) * self.page_tokens, limit_tokens)
+
+    def count(self, tokens: int, cached_tokens: int = 0) -> int:
+        """Chunks that `tokens` more take behind `cached_tokens`."""
+        done = chunks = 0
+        while done < tokens:
+            step = self.tokens(cached_tokens + done, tokens - done)
+            if step <= self.page_tokens:
+                # Keys only grow, so that every further chunk is one page as well.
+                return chunks - (done - tokens) // self.page_tokens
+            done, chunks = done + step, chunks + 1
+        return chunks
+
+    def bound_ms(self, max_tokens: int) -> float:
+        """The longest chunk of a prefix of up to `max_tokens`; above `chunk_ms` where a page is."""
+        last = max(max_tokens - self.page_tokens, 0)
+        return max(self.chunk_ms, self._pages_ms(1, last))
+
+    def _pages_ms(self, pages: int, cached_tokens: int) -> float:
+        return self.coefficients.chunk_pass_ms(pages * self.page_tokens, cached_tokens)
+
+
+class LatencyModel:
+    """Coefficients, and k99: the P99 of measured over predicted time in a window of recent passes.
+
+    One thread may call `observe` and `reload`; any thread may read.
+    """
+
+    def __init__(self, coefficients: Coefficients, ratios: Iterable[float] = ()) -> None:
+        """Start from a calibration and the ratios it has seen."""
+        self._coefficients = coefficients
+        self._window = RatioWindow(ratios)
+
+    @property
+    def coefficients(self) -> Coefficients:
+        return self._coefficients
+
+    @property
+    def k99(self) -> float:
+        """1 until something was measured."""
+        return self._window.p99
+
+    def full_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
+        return self.k99 * self._coefficients.full_ms(prefix_tokens, suffix_tokens, candidates)
+
+    def hit_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
+        return self.k99 * self._coefficients.hit_ms(prefix_tokens, suffix_tokens, candidates)
+
+    def pre_p99_ms(self, prefix_tokens: int, chunks: int | None = None) -> float:
+        return self.k99 * self._coefficients.pre_ms(prefix_tokens, chunks)
+
+    def longest_p99(self, budget_ms: float, candidates: int, limit_tokens: int) -> int | None:
+        """See `Coefficients.longest`; the budget is already without the guard."""
+        return self._coefficients.longest(budget_ms, candidates, limit_tokens, self.k99)
+
+    def chunks(self, chunk_ms: float, page_tokens: int) -> Chunks:
+        """How to cut with the coefficients of now; ask again after a reload."""
+        return Chunks(self._coefficients, chunk_ms, page_tokens)
+
+    def observe(self, batch: Sequence[Pass], measured_ms: float) -> None:
+        """One run of the model, and what it took.
+
+        Raises:
+            ValueError: the time is negative or not finite.
+        """
+        if not (0 <= measured_ms < math.inf):
+            raise ValueError(f"measured_ms: {measured_ms} must be finite and not negative")
+        if batch:
+            self._window.add(measured_ms / max(self._coefficients.batch_ms(batch), _LEAST_PREDICTION_MS))
+
+    def reload(self, coefficients: Coefficients, ratios: Iterable[float] = ()) -> None:
+        """Go on with another calibration; ratios to the old one say nothing about it and are dropped."""
+        window = RatioWindow(ratios)
+        self._coefficients, self._window = coefficients, window
+
+    def error(self) -> ErrorRatio:
+        """How measured and predicted times compare in the window."""
+        return self._window.error()
