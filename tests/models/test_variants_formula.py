@@ -17,7 +17,7 @@ from relaygr.models.layers.relative import time_row
 from relaygr.models.tokens.meta import age_row
 from relaygr.models.tokens.times import gap_bucket
 
-SHAPES = ((0, 4), (1, 1), (13, 0), (31, 3), (32, 7), (40, 5), (0, 0))
+SHAPES = ((0, 4), (1, 1), (13, 0), (31, 3), (32, 7), (40, 5), (0, 0), (20, 140))
 
 
 @functools.cache
