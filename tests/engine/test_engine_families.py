@@ -2,59 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from engine_models import (
-    FAMILIES,
-    KEPT,
-    NVIDIA_PAIRS,
-    REMADE,
-    RESEARCH,
-    dense_logits,
-    events,
-    make_engine,
-    profile,
-)
+from engine_checks import CANDIDATES, asked, close, counts, ranked_right, user
+from engine_models import FAMILIES, KEPT, RESEARCH, dense_logits, events, make_engine, profile
 from msgspec.structs import replace
 
-from relaygr.core.errors import RelayError, RequestError
-from relaygr.engine.engine import Engine
+from relaygr.core.errors import RelayError
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import Path, RankRequest, RankResult
-from relaygr.models.presets import AnyConfig
-from relaygr.models.switches import Table
 
-CANDIDATES = np.arange(1, 12)
 CHANGES = ("item", "action", "time", "delete", "insert")
-
-
-def user(config: AnyConfig, count: int, seed: int, name: str = "u") -> UserHistory:
-    items, times, actions = events(count, seed)
-    return UserHistory(name, items, times, actions, contextual=profile(config))
-
-
-def asked(history: UserHistory, candidates: Any = CANDIDATES, later_s: int = 4_000) -> RankRequest:
-    last = int(history.timestamps[-1]) if len(history) else 1_700_000_000
-    return RankRequest(history, candidates, last + later_s)
-
-
-def close(a: np.ndarray, b: np.ndarray, bound: float = 1e-5) -> bool:
-    return a.shape == b.shape and bool(
-        np.all(np.abs(a - b) <= bound * max(1.0, float(np.abs(b).max(initial=0))))
-    )
-
-
-def ranked_right(engine: Engine, request: RankRequest) -> RankResult:
-    """The engine's answer, which must be that of a dense pass."""
-    result = engine.rank(request)
-    assert close(result.logits, dense_logits(engine, request))
-    return result
-
-
-def counts(result: RankResult) -> tuple[Path, int, int]:
-    return result.served.path, result.served.tokens_cached, result.served.tokens_computed
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 33, 70])
@@ -257,107 +215,6 @@ def test_long_histories_are_anchored(family: str) -> None:
         assert served.tokens_cached + served.tokens_computed <= config.prefix_tokens(config.max_history)
         full += served.tokens_cached <= len(config.contextual)
     assert 1 < full < 7  # a few rebuilds, not one a request
-
-
-@pytest.mark.parametrize("family", REMADE)
-def test_a_model_that_rewrites_the_past_is_never_reused(family: str) -> None:
-    config = REMADE[family]
-    engine = make_engine(config, microbatch=4)
-    history = user(config, 70, seed=10)
-    prefetched = engine.prefetch(history)
-    assert not prefetched.resident
-    assert config.cacheable in ("request", "none")
-    assert {"request": "request", "none": "pass"}[config.cacheable] in prefetched.uncached_reason
-    for later_s in (10, 10, 800_000):
-        result = ranked_right(engine, asked(history, later_s=later_s))
-        assert counts(result) == (Path.FULL, 0, config.prefix_tokens(70))
-    for seed, count in enumerate((0, 1, 39, 40)):
-        ranked_right(engine, asked(user(config, count, seed)))
-    stats = engine.cache_stats()
-    assert stats.free_pages == stats.total_pages
-    assert engine.stats().tokens_cached == 0
-
-
-@pytest.mark.parametrize("family", ["meta-ages-each", "transformer", "meta-stu", "nvidia"])
-@pytest.mark.parametrize("microbatch", [2, 64])
-def test_one_query_time_a_candidate(family: str, microbatch: int) -> None:
-    """Scores equal those of one request a candidate, in request order, whatever the times' order."""
-    config = replace(FAMILIES[family], query_times="candidate")
-    engine = make_engine(config, microbatch=microbatch)
-    history = user(config, 40, seed=12)
-    last = int(history.timestamps[-1])
-    times = last + np.array([0, 90_000, 0, 3_600, 90_000, 0, 50, 3_600, 0, 0, 7])
-    other = user(config, 20, seed=13, name="v")
-    batch = [RankRequest(history, CANDIDATES, times), asked(other), RankRequest(other, [], [])]
-    for _ in range(2):
-        answers = engine.rank_batch(batch)
-        for answer, request in zip(answers, batch, strict=True):
-            assert isinstance(answer, RankResult)
-            assert close(answer.logits, dense_logits(engine, request))
-    spread = engine.rank(RankRequest(history, np.full(11, 5), times)).logits
-    if family != "nvidia":  # which reads no times
-        assert float(np.abs(spread[0] - spread[1]).max()) > 1e-4
-    assert close(spread[0], spread[2])
-
-
-@pytest.mark.parametrize("family", ["nvidia", "meta-stu", "meta-research"])
-def test_one_query_time_a_request_is_all_that_other_models_take(family: str) -> None:
-    engine = make_engine(KEPT[family])
-    history = user(KEPT[family], 5, seed=1)
-    times = int(history.timestamps[-1]) + np.arange(len(CANDIDATES))
-    answer = engine.rank_batch([RankRequest(history, CANDIDATES, times)])[0]
-    assert isinstance(answer, RequestError)
-    assert answer.field == "query_time"
-
-
-def test_unknown_ids_are_rejected_by_name_and_harm_nobody_else() -> None:
-    strict = replace(NVIDIA_PAIRS, items=Table(name="film", rows=50))
-    engine = make_engine(strict)
-    good = user(strict, 20, seed=1)
-
-    def other(**columns: list[int]) -> UserHistory:
-        row: dict[str, Any] = {"items": [1, 2], "timestamps": [5, 6], "actions": [1, 1], **columns}
-        return UserHistory("v", contextual=row.pop("contextual", [3, 5]), **row)
-
-    bad = [
-        (RankRequest(other(items=[1, 50]), [1], 9), ("items", "50", "film", "49")),
-        (RankRequest(other(items=[-7, 2]), [1], 9), ("items", "-7", "film", "49")),
-        (RankRequest(other(), [1, 2**62], 9), ("candidates", str(2**62), "film", "49")),
-        (RankRequest(other(actions=[1, 8]), [1], 9), ("actions", "8", "action", "7")),
-        (RankRequest(other(contextual=[3, 9]), [1], 9), ("place", "9", "8")),
-    ]
-    answers = engine.rank_batch([asked(good), *(request for request, _ in bad), asked(good)])
-    for answer, (_, words) in zip(answers[1:-1], bad, strict=True):
-        assert isinstance(answer, RequestError)
-        for word in words:
-            assert word in f"{answer.field} {answer}"
-    for answer in (answers[0], answers[-1]):
-        assert isinstance(answer, RankResult)
-        assert close(answer.logits, dense_logits(engine, asked(good)))
-        assert answer.served.unknown_ids == 0
-    assert engine.stats().errors == len(bad)
-
-
-@pytest.mark.parametrize("policy", ["default", "hash", "unknown_row"])
-def test_unknown_ids_of_a_lenient_table_are_counted(policy: str) -> None:
-    film = Table(name="film", rows=50, unknown=policy, unknown_row=7)
-    engine = make_engine(replace(NVIDIA_PAIRS, items=film))
-    history = UserHistory("u", [1, 50, -7, 3, 2**62], [1, 2, 3, 4, 5], contextual=[3, 5])
-    for _ in range(2):
-        result = ranked_right(engine, asked(history, [1, 49, 50, 2**62, 51]))
-        assert result.served.unknown_ids == 6
-    if policy == "default":
-        assert close(result.logits[2], result.logits[4])
-    known = ranked_right(engine, asked(user(NVIDIA_PAIRS, 9, seed=1), [1, 2]))
-    assert known.served.unknown_ids == 0
-
-
-def test_padding_in_a_research_history_is_an_unknown_id() -> None:
-    engine = make_engine(RESEARCH)
-    history = UserHistory("u", [4, 0, 9, 0], [1, 2, 3, 4])
-    result = ranked_right(engine, asked(history, [0, 4]))
-    assert result.served.unknown_ids == 3
-    assert float(np.abs(result.logits[0]).max()) == 0.0  # the zero vector has no direction
 
 
 @pytest.mark.parametrize("family", KEPT)
