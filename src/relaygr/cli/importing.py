@@ -61,7 +61,7 @@ def _summary(report: ImportReport, out: Path) -> str:
     layout = "" if report.projection == "block" else f", rows of the projection {report.projection}"
     lines = [
         f"detected {report.detected}{layout}",
-        *(f"assumed {one}, as published" for one in report.assumed),
+        *(f"assumed: {one}" for one in report.assumed),
         *(f"warning: {one}" for one in report.warnings),
         f"golden example of {report.variant}: largest difference {report.golden_difference:.1e}",
         f"cacheable = {report.cacheable}: {_MEANS[report.cacheable]}",

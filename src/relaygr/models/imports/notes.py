@@ -30,7 +30,7 @@ class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
         files: everything that was read.
         aliases: published names of settings and what they are called here.
         unused_settings, ignored_tensors: read and of no effect.
-        assumed: defaults of the published code that nothing given confirmed.
+        assumed: defaults that nothing given confirmed.
         golden_difference: largest difference of a logit to the stored example of the variant, in float64.
         fingerprint: of the model that was written, hexadecimal.
     """

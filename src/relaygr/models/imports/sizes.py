@@ -35,6 +35,10 @@ def split_heads(
     """Heads of H A = `keys` and H E = `values`; one of H, A and E has to be given."""
     qk_dim, v_dim = settings.qk_dim, settings.v_dim
     given = count or settings.num_heads
+    if settings.num_heads not in (None, given):
+        ledger.problems.append(
+            f"num_heads: {settings.num_heads} in the configuration, but the output norms are of {given} heads"
+        )
     if given is None and v_dim:
         given = max(values // v_dim, 1)
     elif given is None and qk_dim:

@@ -11,10 +11,9 @@ from relaygr.core.errors import ConfigError
 from relaygr.models.imports.names import Source
 from relaygr.models.imports.reading import Contents, read_values
 from relaygr.models.imports.research import ITEMS
-from relaygr.models.imports.sharded import INDEX, read_sharded
 from relaygr.models.imports.tables import COLLECTION, collected
 
-_META_FILE, _META_TABLES = "non_sparse.ckpt", "sparse"
+_META_FILE, _META_TABLES, _INDEX = "non_sparse.ckpt", "sparse", ".metadata"
 _NVIDIA_FILE = Path("torch_module") / "model.0.pth"
 _STATES = ("dense_dict", "model_state_dict", "state_dict")
 _WRAPPER = "module."
@@ -30,8 +29,11 @@ def read_source(path: Path) -> Contents:
         return _state(path, read_values(path))
     if (path / _META_FILE).is_file():
         dense = _state(path / _META_FILE, read_values(path / _META_FILE))
-        if not (path / _META_TABLES / INDEX).is_file():
+        if not (path / _META_TABLES / _INDEX).is_file():
             return dense
+        # Here and not above: torch's package takes more than a second to load, which every command would pay.
+        from relaygr.models.imports.sharded import read_sharded
+
         read = read_sharded(path / _META_TABLES)
         sparse = _named(read.values)
         both = sorted(dense.values.keys() & sparse.keys())
