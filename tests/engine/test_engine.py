@@ -340,3 +340,10 @@ def test_histories_are_read_only_values() -> None:
     assert user.items[0] == 1
     with pytest.raises(ValueError, match="read-only"):
         user.items[0] = 9
+
+
+def test_a_regression_is_no_probability() -> None:
+    config = msgspec.structs.replace(CONFIG, regressions=("like",))
+    result = make_engine(config).rank(RankRequest(history("u", 9, 1), [1, 2]))
+    assert np.allclose(result.probabilities[:, 0], 1 / (1 + np.exp(-result.logits[:, 0])))
+    assert np.array_equal(result.probabilities[:, 1], result.logits[:, 1])

@@ -95,12 +95,12 @@ def test_policies_names_and_bits(tmp_path: Path) -> None:
     assert (config.tasks, config.time_buckets, config.position_buckets) == (("click", "like"), 30, 9)
 
 
-def test_a_regression_is_warned_of(tmp_path: Path) -> None:
+def test_a_regression_is_kept_as_one(tmp_path: Path) -> None:
     file = save(state(), tmp_path / "c.pt", None)
     sets = [one for one in SETS if not one.startswith("multitask")]
     tasks = 'tasks=["click", {"task_name": "watch", "task_type": "REGRESSION"}]'
-    report = imported("meta", file, tmp_path / "m", *sets, tasks, scaling_seqlen=9)
-    assert any("watch is a regression" in text for text in report.warnings)
+    imported("meta", file, tmp_path / "m", *sets, tasks, scaling_seqlen=9)
+    assert load_config(tmp_path / "m").regressions == ("watch",)
 
 
 SECTION_11 = {

@@ -276,7 +276,8 @@ class Engine:
         served = PrefetchResult(
             path, cached, computed, not reason, reason, self.model_fp, provisional, work.unknown
         )
-        return RankResult(self.model.config.tasks, logits.float().numpy(), served)
+        shape = self.model.config
+        return RankResult(shape.tasks, logits.float().numpy(), served, shape.regressions)
 
 
 def _only(answers: Sequence[_Result | RelayError]) -> _Result:

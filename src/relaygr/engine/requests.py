@@ -104,16 +104,21 @@ class RankResult:
         tasks: names of the columns.
         logits: float32 [m, tasks].
         served: how the history was served.
+        regressions: tasks whose score is the value itself.
     """
 
     tasks: tuple[str, ...]
     logits: npt.NDArray[np.float32]
     served: PrefetchResult
+    regressions: tuple[str, ...] = ()
 
     @property
     def probabilities(self) -> npt.NDArray[np.float32]:
-        """float32 [m, tasks]; the sigmoid of the logits."""
+        """float32 [m, tasks]; the sigmoid of the logits, regressions as they are."""
         scores: npt.NDArray[np.float32] = torch.from_numpy(self.logits).sigmoid().numpy()
+        for column, task in enumerate(self.tasks):
+            if task in self.regressions:
+                scores[:, column] = self.logits[:, column]
         return scores
 
     def order(self, task: int = 0) -> npt.NDArray[np.int64]:

@@ -27,6 +27,7 @@ class RankerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         last_seen: a candidate token carries the age of its item's last event in the user's own history.
         action_bits: names of the bits of an event's action set, lowest bit first.
         tasks: the heads.
+        regressions: those of the tasks whose score is the value itself, not the logit of a probability.
         item_rows, item_hashes, embedding_dim: the item table.
         stack_size, head_size: hidden widths of the networks behind tables and in the head.
         norm_eps: epsilon of the norms inside the layers.
@@ -45,6 +46,7 @@ class RankerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     last_seen: bool = False
     action_bits: tuple[str, ...] = ("engage",)
     tasks: tuple[str, ...] = ("engage",)
+    regressions: tuple[str, ...] = ()
     item_rows: int = 131072
     item_hashes: int = 2
     embedding_dim: int = 64
@@ -69,6 +71,9 @@ class RankerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             )
         if not self.tasks:
             raise ConfigError("model.tasks", "needs at least one task")
+        for task in self.regressions:
+            if task not in self.tasks:
+                raise ConfigError("model.regressions", f"{task!r} is not one of the tasks {self.tasks}")
 
     @property
     def family(self) -> str:

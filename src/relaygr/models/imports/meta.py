@@ -11,7 +11,7 @@ from relaygr.models.imports.layout import META_LAYERS, Detected
 from relaygr.models.imports.ledger import Ledger, transposed
 from relaygr.models.imports.notes import Notes
 from relaygr.models.imports.settings import Settings
-from relaygr.models.imports.sizes import Heads, divisor, need, split_heads, task_names
+from relaygr.models.imports.sizes import Heads, divisor, need, regressions, split_heads, task_names
 from relaygr.models.imports.stacks import move_linear, move_norm, move_normed_stack, move_stack
 from relaygr.models.imports.tables import Slot, check_policies, feature_name, move_table, slots
 from relaygr.models.switches import LayerSwitches, Table
@@ -86,6 +86,7 @@ def convert(
         action_dim=dim,
         action_bits=_bit_names(settings, weights),
         tasks=tasks,
+        regressions=regressions(settings),
         items=items,
         embedding_dim=width,
         stack_size=middle,

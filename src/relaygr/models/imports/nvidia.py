@@ -15,7 +15,7 @@ from relaygr.models.imports.ledger import Change, Ledger, Told, transposed
 from relaygr.models.imports.networks import move_input_network, move_network, one_kind
 from relaygr.models.imports.notes import Notes
 from relaygr.models.imports.settings import Settings
-from relaygr.models.imports.sizes import Heads, divisor, need, split_heads, task_names
+from relaygr.models.imports.sizes import Heads, divisor, need, regressions, split_heads, task_names
 from relaygr.models.imports.tables import Slot, check_policies, feature_name, move_table, slots
 from relaygr.models.switches import NVIDIA, Table
 
@@ -102,6 +102,7 @@ def convert(
         action_mode="none" if actions is None else "interleave",
         action_bits=_bit_names(settings, actions),
         tasks=tasks,
+        regressions=regressions(settings),
         items=items,
         actions=actions,
         embedding_dim=width,

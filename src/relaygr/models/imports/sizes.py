@@ -107,12 +107,13 @@ def task_names(ledger: Ledger, settings: Settings, notes: Notes, told: Told | No
     kinds = [one.regression for one in tasks]
     if kinds != sorted(kinds):
         raise ConfigError("config.tasks", f"{[one.task_name for one in tasks]}: binary tasks must come first")
-    for one in tasks:
-        if one.regression:
-            notes.warnings.append(
-                f"task {one.task_name} is a regression: read its logit, not its probability"
-            )
     return tuple(one.task_name for one in tasks)
+
+
+def regressions(settings: Settings) -> tuple[str, ...]:
+    """Names of the outputs that are values, not logits."""
+    tasks = [one for one in settings.tasks or () if not isinstance(one, str)]
+    return tuple(one.task_name for one in tasks if one.regression)
 
 
 def _or_none(value: int | None) -> str:
