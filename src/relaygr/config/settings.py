@@ -1,4 +1,4 @@
-"""The settings of the engine and of training, with their defaults and ranges."""
+"""The settings of the engine, of training and of the history store, with their defaults and ranges."""
 
 from __future__ import annotations
 
@@ -203,6 +203,107 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     seed: int = 0
 
 
+class StoreConfig(Section, frozen=True, kw_only=True):
+    """Where users' histories are kept, how much of them, and what a crash of the machine may lose.
+
+    Attributes:
+        url: `sqlite:///FILE`, `lmdb:///FOLDER` (relative; four slashes begin an absolute path),
+            `sqlite://memory`, or `redis://HOST:PORT/DB`.
+        synchronous: "normal" leaves the last step to the operating system: a power cut may undo the newest
+            appends; "full" waits for the disk at every commit. Neither loses anything when the process is
+            killed. A Redis server follows its own `appendfsync` instead.
+        keep_events: newest events kept of each user; older ones are dropped, sequence numbers go on.
+        dedupe_events: an event is a duplicate if it equals one of so many accepted before it.
+        keys_per_user: newest idempotency keys remembered of each user.
+        timeout_ms: longest wait for another process's lock (SQLite) or for the server (Redis).
+        map_bytes: most an LMDB store may hold; address space, taken from the disk only as it fills.
+    """
+
+    PATH: ClassVar[str] = "store"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "keep_events": Range(1, 16_777_216),
+        "dedupe_events": Range(0, 4096),
+        "keys_per_user": Range(1, 4096),
+        "timeout_ms": Range(1, 600_000),
+        "map_bytes": Range(MIB, 16 * 1024 * GIB),
+    }
+
+    url: str = "sqlite:///relaygr-history.db"
+    synchronous: Literal["normal", "full"] = "normal"
+    keep_events: int = 65_536
+    dedupe_events: int = 64
+    keys_per_user: int = 64
+    timeout_ms: int = 5000
+    map_bytes: int = 64 * GIB
+
+
+class ApiKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may call: the holder of `key` is `tenant`; only with `admin` may it reload models."""
+
+    key: str
+    tenant: str = "default"
+    admin: bool = False
+
+
+class ServingConfig(Section, frozen=True, kw_only=True):
+    """The HTTP service.
+
+    Attributes:
+        model: folder of the ranker; empty serves `preset` with random weights.
+        name: what the model is called in URLs.
+        host, port: where to listen; port 0 takes a free one.
+        body_limit_bytes: largest body of a request.
+        body_timeout_s: longest a client may take to send a body.
+        max_candidates, max_history: of one request; the model's own limits hold as well.
+        history_events: newest stored events that ranking reads; 0 reads as many as the model does.
+        users_bytes: memory for histories that are kept between requests.
+        requests_max: requests in progress at once; further ones get 503.
+        tenant_requests_max: of one tenant; further ones get 429. 0 sets no limit.
+        keep_alive_s: how long an idle connection stays open.
+        drain_delay_s: how long a stopping server says that it is not ready before it refuses work.
+        drain_s: how long a stopping server finishes what it has; then it leaves.
+        calibrate_s: time for measuring the speed of a model when it is loaded; 0 measures nothing, and then
+            no history is shortened to meet a deadline.
+        keys: who may call; empty lets everyone in, and the header `x-tenant` names the tenant.
+    """
+
+    PATH: ClassVar[str] = "serving"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "port": Range(0, 65535),
+        "body_limit_bytes": Range(1024, GIB),
+        "body_timeout_s": Range(0, 3600, open_low=True),
+        "max_candidates": Range(1, 1_048_576),
+        "max_history": Range(1, 1_048_576),
+        "history_events": Range(0, 1_048_576),
+        "users_bytes": Range(0, 1024 * GIB),
+        "requests_max": Range(1, 1 << 20),
+        "tenant_requests_max": Range(0, 1 << 20),
+        "keep_alive_s": Range(1, 86_400),
+        "drain_delay_s": Range(0, 3600),
+        "drain_s": Range(0, 3600),
+        "calibrate_s": Range(0, 600),
+    }
+
+    model: str = ""
+    preset: str = "hstu-tiny"
+    name: str = "ranker"
+    host: str = "127.0.0.1"
+    port: int = 8080
+    body_limit_bytes: int = 8 * MIB
+    body_timeout_s: float = 10.0
+    max_candidates: int = 16384
+    max_history: int = 65536
+    history_events: int = 0
+    users_bytes: int = 256 * MIB
+    requests_max: int = 512
+    tenant_requests_max: int = 0
+    keep_alive_s: int = 75
+    drain_delay_s: float = 0.0
+    drain_s: float = 20.0
+    calibrate_s: float = 2.0
+    keys: tuple[ApiKey, ...] = ()
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every setting; `relaygr.config.load.load_config` builds it from its sources."""
 
@@ -210,3 +311,5 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     scheduler: SchedulerConfig = SchedulerConfig()
     budgets: BudgetConfig = BudgetConfig()
     train: TrainConfig = TrainConfig()
+    store: StoreConfig = StoreConfig()
+    serving: ServingConfig = ServingConfig()
