@@ -102,7 +102,7 @@ class Engine:
             ConfigError: the folder or a setting is wrong.
         """
         settings = config or EngineConfig()
-        serve_with_threads(settings.threads)
+        serve_with_threads(settings.threads, power_of_two=settings.bitwise)
         choice = choose(settings.kernel, settings.dtype, settings.bitwise)
         model, model_fp = open_ranker(folder, choice.dtype)
         return cls(model, model_fp, choice, settings, clock)
@@ -274,7 +274,14 @@ class Engine:
         self._scored += len(logits)
         provisional = min(self.model.config.provisional, len(work.history)) if len(logits) else 0
         served = PrefetchResult(
-            path, cached, computed, not reason, reason, self.model_fp, provisional, work.unknown
+            path,
+            cached,
+            computed,
+            resident=not reason,
+            uncached_reason=reason,
+            model=self.model_fp,
+            tokens_provisional=provisional,
+            unknown_ids=work.unknown,
         )
         shape = self.model.config
         return RankResult(shape.tasks, logits.float().numpy(), served, shape.regressions)

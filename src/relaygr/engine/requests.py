@@ -132,7 +132,8 @@ class EngineStats:
 
     Attributes:
         full, resumed, hit: rank requests and prefetches served, by path.
-        tokens_computed, tokens_cached: history tokens run through the model, and taken from the cache.
+        tokens_computed, tokens_cached: history tokens run through the model, and taken from the cache; each
+            counts once a request, however many passes a model needs that keeps nothing between passes.
         candidates: candidates scored.
         errors: requests refused or failed.
     """
