@@ -10,6 +10,7 @@ from rich.console import Console
 
 from relaygr import __version__
 from relaygr.cli.bench import bench_app
+from relaygr.cli.calibrate import calibrate_command
 from relaygr.cli.data import data_app
 from relaygr.cli.demo import demo
 from relaygr.cli.doctor import doctor
@@ -28,6 +29,7 @@ app = App(
 app.command(data_app)
 app.command(bench_app)
 app.command(doctor)
+app.command(calibrate_command, name="calibrate")
 app.command(plan_app)
 app.command(train_app)
 app.command(import_app)

@@ -66,9 +66,18 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of(cls, build: Build, points: tuple[Point, ...]) -> Calibration:
-        """Fit the medians; every point counts alike, whatever the number of its times."""
-        coefficients = fit([Sample(point.shape, point.median_ms) for point in points])
-        return cls(build=build, coefficients=coefficients, points=points)
+        """Fit the points; each counts alike, whatever the number of its times.
+
+        The least times give the shape, since a busy neighbour only adds, and to short passes relatively
+        more; then everything is raised to the level of the medians.
+        """
+        least = fit([Sample(point.shape, min(point.times_ms)) for point in points])
+        level = statistics.median(
+            point.median_ms / predicted
+            for point in points
+            if (predicted := least.batch_ms([point.shape])) > 0
+        )
+        return cls(build=build, coefficients=least.scaled(level), points=points)
 
     def error(self, point: Point) -> float:
         """Median over prediction, minus 1."""

@@ -81,6 +81,15 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if not 0 <= value <= MAX_COEFFICIENT_MS:
                 raise ConfigError(f"latency.{name}", f"{value} is outside [0, {MAX_COEFFICIENT_MS:g}]")
 
+    def scaled(self, factor: float) -> Coefficients:
+        """Everything takes `factor` times as long."""
+        return Coefficients(
+            t0_ms=factor * self.t0_ms,
+            t1_ms=factor * self.t1_ms,
+            t2_ms=factor * self.t2_ms,
+            t_launch_ms=factor * self.t_launch_ms,
+        )
+
     def pass_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """T(q, ctx, c)."""
         seen = pairs(new_tokens, cached_tokens) + candidates * (cached_tokens + new_tokens + 1)
