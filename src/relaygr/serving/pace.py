@@ -1,0 +1,106 @@
+"""What the scheduler is told about speed: how long a step may be, and how much history a deadline leaves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relaygr.core.errors import RelayError
+from relaygr.engine import Engine
+from relaygr.engine.jobs import Flight, RankJob
+from relaygr.engine.requests import RankResult
+from relaygr.engine.scheduler import DEFAULT_CHUNK_TOKENS
+from relaygr.relay.budgets import Budgets
+from relaygr.relay.latency import LatencyModel, Pass
+
+LENGTH_BUCKET_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The speed of one model on this machine, and the shape of its prefixes."""
+
+    latency: LatencyModel
+    budgets: Budgets
+    page_tokens: int
+    max_tokens: int
+    slots: int
+    per_event: int
+
+    @classmethod
+    def of(cls, engine: Engine, latency: LatencyModel, budgets: Budgets) -> Known:
+        shape = engine.model_config
+        return cls(
+            latency,
+            budgets,
+            engine.config.page_tokens,
+            shape.max_seq_len,
+            len(shape.contextual),
+            shape.tokens_per_event,
+        )
+
+    def chunk_tokens(self, cached: int) -> int:
+        room = max(self.max_tokens - cached, self.page_tokens)
+        return self.latency.chunks(self.budgets.chunk_ms, self.page_tokens).tokens(cached, room)
+
+    def events(self, job: RankJob, remaining_ms: float) -> int:
+        """See `Pace.fit`."""
+        latency, candidates = self.latency, len(job.request.candidates)
+        left_ms = remaining_ms - self.budgets.guard_ms
+        if latency.k99 * latency.coefficients.pass_ms(job.missing, job.cached, candidates) <= left_ms:
+            return len(job.request.history)
+        tokens = latency.longest_p99(left_ms, candidates, job.tokens) or 0
+        whole = tokens // LENGTH_BUCKET_TOKENS * LENGTH_BUCKET_TOKENS
+        return max(whole - self.slots, 0) // self.per_event
+
+
+class Pace:
+    """Follows the speed of the model that is served; as an observer it keeps that up to date.
+
+    `follow` may be called from any thread, everything else is called by the scheduler.
+    """
+
+    def __init__(self, chunk_tokens: int = 0) -> None:
+        """`chunk_tokens` 0 follows the speed; while none is known, steps have one size and nothing is cut."""
+        self._fixed = chunk_tokens
+        self.known: Known | None = None
+        self._batch: list[Pass] = []
+        self._batch_s = (0.0, 0.0)
+
+    def follow(self, known: Known | None) -> None:
+        """Go by this from now on."""
+        self.known = known
+
+    def chunk_tokens(self, cached: int) -> int:
+        """History tokens of the next step of a prefetch."""
+        if self._fixed or self.known is None:
+            return self._fixed or DEFAULT_CHUNK_TOKENS
+        return self.known.chunk_tokens(cached)
+
+    def fit(self, job: RankJob, remaining_ms: float) -> int:
+        """Newest events of the job's history that can be scored in time; all of them if that is not known."""
+        if self.known is None:
+            return len(job.request.history)
+        return self.known.events(job, remaining_ms)
+
+    def ranked(self, job: RankJob, result: RankResult) -> None:
+        """Jobs of one batch come one after another, with the times of the batch."""
+        times = job.started_s, job.done_s
+        if times != self._batch_s:
+            self._observe()
+            self._batch, self._batch_s = [], times
+        served = result.served
+        computed = served.tokens_computed + served.tokens_provisional
+        self._batch.append(
+            Pass(new_tokens=computed, cached_tokens=served.tokens_cached, candidates=len(result.logits))
+        )
+
+    def stepped(self, flight: Flight, seconds: float) -> None:
+        """How many tokens a step found cached is not known here."""
+
+    def failed(self, kind: str, error: RelayError) -> None:
+        """An answer that failed says nothing about speed."""
+
+    def _observe(self) -> None:
+        started_s, done_s = self._batch_s
+        if self._batch and self.known is not None:
+            self.known.latency.observe(self._batch, max(done_s - started_s, 0.0) * 1000)

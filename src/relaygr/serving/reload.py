@@ -1,0 +1,101 @@
+"""A model as it is served: opened or made up, checked, warmed and timed before anyone sees it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+
+from relaygr.config.settings import Config
+from relaygr.core.errors import ConfigError
+from relaygr.core.ids import Fingerprint
+from relaygr.engine import Engine
+from relaygr.kernels.select import choose
+from relaygr.kernels.threads import serve_with_threads
+from relaygr.models.presets import preset
+from relaygr.models.ranker import Ranker
+from relaygr.serving.errors import HttpError
+from relaygr.serving.pace import Known
+from relaygr.serving.warm import speed, warm
+
+log = logging.getLogger("relaygr.serving")
+
+RANDOM_SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One loaded model.
+
+    Attributes:
+        path: its folder; empty for random weights.
+        loaded_s: Unix time.
+        known: its speed, if it was measured.
+    """
+
+    engine: Engine
+    path: str
+    loaded_s: float
+    known: Known | None
+
+    @property
+    def model(self) -> str:
+        """Fingerprint of the weights, hexadecimal."""
+        return self.engine.model_fp.hex()
+
+
+def load(path: str, config: Config, before: Served | None = None) -> Served:
+    """Open, warm and time a model; takes seconds, and while it lasts the memory of a second entry pool.
+
+    Args:
+        path: its folder; empty makes up weights for `serving.preset`.
+        before: what is served now. A model of the same shape takes over its measured speed, one with other
+            profile slots is refused.
+
+    Raises:
+        ConfigError: the folder or the file in it is wrong.
+        BackendError: the model gives scores that are not finite.
+        HttpError: other profile slots.
+    """
+    engine = Engine.load(Path(path), config.engine) if path else _random_engine(config)
+    like = None
+    if before is not None:
+        old, new = before.engine.model_config, engine.model_config
+        if old.contextual != new.contextual:
+            raise HttpError(
+                409, "slots", f"the model's profile slots are {new.contextual}, served are {old.contextual}"
+            )
+        like = before.known if old == new else None
+    warm(engine)
+    served = Served(engine, path, time.time(), speed(engine, config, like))
+    log.info("model %s of %s is warm", served.model, path or f"preset {config.serving.preset}")
+    return served
+
+
+def _random_engine(config: Config) -> Engine:
+    shape = preset(config.serving.preset)
+    log.warning(
+        "serving.model names no folder: %s is served with RANDOM WEIGHTS, its scores mean nothing",
+        config.serving.preset,
+    )
+    settings = config.engine
+    serve_with_threads(settings.threads)
+    choice = choose(settings.kernel, settings.dtype, settings.bitwise)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM_SEED)
+        model = Ranker(shape)
+    named = b"random weights" + msgspec.json.encode(shape) + str(RANDOM_SEED).encode()
+    fingerprint = Fingerprint(hashlib.blake2b(named, digest_size=16).digest())
+    ranker = model.eval().requires_grad_(False).cast(choice.dtype)
+    return Engine(ranker, fingerprint, choice, settings)
+
+
+def check_path(path: str) -> None:
+    """ConfigError for a path that no file can have."""
+    if "\0" in path:
+        raise ConfigError("path", f"{path!r} contains NUL")

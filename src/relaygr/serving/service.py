@@ -1,0 +1,295 @@
+"""The service: what routes, protocols and the page talk to; knows users and models, not HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+
+import numpy as np
+
+from relaygr.config.settings import Config
+from relaygr.core.errors import CancelledError, ConfigError, NotReadyError, RequestError
+from relaygr.core.ids import check_name
+from relaygr.data.stores import EventBatch, HistoryStore, Profile, open_store
+from relaygr.engine import Engine, RankRequest, RankResult, UserHistory
+from relaygr.engine.jobs import RankJob
+from relaygr.engine.scheduler import Scheduler
+from relaygr.serving import answers, wire
+from relaygr.serving.admit import Admissions
+from relaygr.serving.errors import HttpError
+from relaygr.serving.meter import Meter, Observers
+from relaygr.serving.pace import Pace
+from relaygr.serving.reload import Served, check_path, load
+from relaygr.serving.users import Owner, Reading, Users
+
+log = logging.getLogger("relaygr.serving")
+
+Gone = Callable[[], Awaitable[object]]
+"""Returns when the client has gone away."""
+
+_STORE_THREADS = 4
+
+
+class Service:
+    """One model slot over one history store; belongs to one event loop.
+
+    Until `start` is done and from `drain` on, everything that needs the model raises NotReadyError.
+    Everything that takes a tenant or a user raises RequestError for one that is no name.
+    """
+
+    def __init__(self, config: Config, metrics: Meter) -> None:
+        self.config, self.metrics = config, metrics
+        self.admissions = Admissions(config.serving.requests_max, config.serving.tenant_requests_max)
+        self.pace = Pace(config.scheduler.chunk_tokens)
+        self.health = wire.Health("starting")
+        self.started_s = time.time()
+        self._threads = ThreadPoolExecutor(_STORE_THREADS, "relaygr-store")
+        self._ranking: set[asyncio.Future[RankResult]] = set()
+        self._reloading = False
+        self._scheduler: Scheduler | None = None
+        self._served: Served | None = None
+        self._store: HistoryStore | None = None
+        self._users: Users | None = None
+
+    @property
+    def served(self) -> Served:
+        """The model of the next batch."""
+        if self._served is None:
+            raise self._not_ready()
+        return self._served
+
+    @property
+    def engine(self) -> Engine:
+        return self.served.engine
+
+    @property
+    def scheduler(self) -> Scheduler:
+        if self._scheduler is None:
+            raise self._not_ready()
+        return self._scheduler
+
+    @property
+    def users(self) -> Users:
+        if self._users is None:
+            raise self._not_ready()
+        return self._users
+
+    async def start(self) -> None:
+        """Open the store and load the model; after this the service is ready.
+
+        Raises:
+            ConfigError: a setting, the store's place or the model is wrong.
+            BackendError: the store is damaged, or the model gives scores that are not finite.
+        """
+        settings = self.config.store
+        self._store = await asyncio.to_thread(open_store, settings.url, settings)
+        log.info("history store: %s", self._store.describe())
+        self._served = await asyncio.to_thread(load, self.config.serving.model, self.config)
+        reading = self._reading(self._served)
+        self._users = Users(self._store, self._threads, self.config.serving.users_bytes, reading)
+        self.pace.follow(self._served.known)
+        self._scheduler = Scheduler(
+            self._served.engine,
+            self.config.scheduler,
+            observer=Observers((self.metrics, self.pace)),
+            chunk_tokens=self.pace.chunk_tokens,
+            fit=self.pace.fit,
+        )
+        self.health = wire.Health("ok")
+
+    async def append(self, tenant: str, body: wire.EventsBody) -> wire.EventsAnswer:
+        """Store events; durable, and part of the user's next prefix and ranking, when this returns.
+
+        Raises:
+            HttpError: 409, the key was used for other events.
+        """
+        owner = self._owner(tenant, body.user)
+        if body.key is not None:
+            check_name("key", body.key)
+        events = _batch(body)
+        try:
+            done = await self.users.append(owner, events, body.key)
+        except RequestError as error:
+            if error.field != "key":
+                raise
+            raise HttpError(HTTPStatus.CONFLICT, "key_conflict", str(error), field="key") from error
+        self.metrics.appended(done.accepted, done.late)
+        return wire.EventsAnswer(
+            body.user, done.sequence, done.accepted, done.duplicates, done.late, done.replayed
+        )
+
+    async def prefix(self, tenant: str, body: wire.PrefixBody, request_id: str) -> wire.PrefixReply:
+        """Have a user's history encoded ahead of ranking; answers at once."""
+        history = await self._history(self._owner(tenant, body.user), body.history)
+        answer = self.scheduler.prefix(history, body.deadline_ms)
+        self.metrics.signalled(answer)
+        return answers.prefix_answer(body.user, answer, self.served.model, request_id)
+
+    async def rank(
+        self, tenant: str, body: wire.RankBody, request_id: str, gone: Gone | None = None
+    ) -> wire.RankAnswer:
+        """Score candidates; when `gone` returns first, the work is given up.
+
+        Raises:
+            DeadlineError: there was no answer in time.
+            CancelledError: the client went away, or the user was deleted.
+            OverloadError: too much waits.
+        """
+        job, result = await self.score(tenant, body, gone)
+        return answers.rank_answer(body, job, result, request_id)
+
+    async def score(
+        self, tenant: str, body: wire.RankBody, gone: Gone | None = None
+    ) -> tuple[RankJob, RankResult]:
+        """`rank` with the scores as an array."""
+        limit = self.config.serving.max_candidates
+        if len(body.candidates) > limit:
+            raise RequestError("candidates", f"{len(body.candidates)} candidates, limit {limit}")
+        history = await self._history(self._owner(tenant, body.user), body.history)
+        request = RankRequest(history, body.candidates, body.query_time)
+        job = self.scheduler.rank(request, body.deadline_ms)
+        return job, await self._answer(job, gone)
+
+    async def set_profile(self, tenant: str, user: str, body: wire.ProfileBody) -> wire.ProfileAnswer:
+        """Set a user's profile slots and clock offset; cached prefixes with others are not used again."""
+        owner, slots = self._owner(tenant, user), self.engine.model_config.contextual
+        if len(body.contextual) != len(slots):
+            names = ", ".join(slots) or "none"
+            raise RequestError(
+                "contextual", f"has {len(body.contextual)} values, the model has slots: {names}"
+            )
+        profile = Profile(np.asarray(body.contextual, np.int64), body.utc_offset_s)
+        await self.users.set_profile(owner, profile)
+        return wire.ProfileAnswer(user, body.contextual, body.utc_offset_s)
+
+    async def delete(self, tenant: str, user: str) -> wire.DeleteAnswer:
+        """Remove a user: stored events, cached prefixes, queued and running work."""
+        owner, scheduler = self._owner(tenant, user), self.scheduler
+        events, entries = await self.users.delete(owner, lambda: scheduler.forget(*owner))
+        return wire.DeleteAnswer(user, events, entries)
+
+    async def state(self, tenant: str, user: str) -> wire.StateAnswer:
+        """What is stored of a user, and how much of it is in the cache."""
+        history = await self.users.get(self._owner(tenant, user))
+        tokens, cached = self.engine.peek(RankRequest(history, ()))
+        return answers.state_answer(history, tokens, cached, self.served.model)
+
+    def models(self) -> wire.ModelsAnswer:
+        return wire.ModelsAnswer([answers.model_card(self.served, self.config)])
+
+    async def reload(self, path: str | None) -> wire.ReloadAnswer:
+        """Serve another model from the next batch on; whatever goes wrong, the one before serves on.
+
+        No batch mixes models, and every answer names the model it was scored with.
+
+        Raises:
+            ConfigError: the folder or the file in it is wrong.
+            HttpError: 409, another reload runs or the model has other profile slots.
+        """
+        if self._reloading:
+            raise HttpError(HTTPStatus.CONFLICT, "reload_running", "another reload is running")
+        before, started = self.served, time.perf_counter()
+        where = before.path if path is None else path
+        check_path(where)
+        self._reloading = True
+        try:
+            after = await asyncio.to_thread(load, where, self.config, before)
+            await self._read_enough(before, after)
+            self.scheduler.swap(after.engine)
+            self._served = after
+            self.pace.follow(after.known)
+        finally:
+            self._reloading = False
+        seconds = time.perf_counter() - started
+        log.info("model %s replaces %s after %.1f s", after.model, before.model, seconds)
+        return wire.ReloadAnswer(after.model, before.model, seconds)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Say that the service is not ready, refuse new work, finish what there is, close the store.
+
+        Returns False if something was not finished in time.
+        """
+        self.health = wire.Health("draining")
+        await asyncio.sleep(self.config.serving.drain_delay_s)
+        end = time.monotonic() + timeout_s
+        done = True
+        if self._scheduler is not None:
+            done = await asyncio.to_thread(self._scheduler.drain, timeout_s)
+        self._users = None
+        done = await self.admissions.idle(max(end - time.monotonic(), 0.0)) and done
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
+        self._threads.shutdown(wait=False)
+        return done
+
+    def _reading(self, served: Served) -> Reading:
+        """ConfigError if the store keeps fewer events than are read."""
+        shape = served.engine.model_config
+        events = self.config.serving.history_events or shape.max_history
+        if self.config.store.keep_events < events:
+            raise ConfigError(
+                "store.keep_events",
+                f"{self.config.store.keep_events} is less than the {events} that are read",
+            )
+        return Reading.of(events, self.config.engine.anchor_stride, len(shape.contextual))
+
+    async def _read_enough(self, before: Served, after: Served) -> None:
+        """Before a model with a longer window is used, nobody may wait with a history cut for the shorter."""
+        reading = self._reading(after)
+        if reading.events > self._reading(before).events:
+            self.users.read(reading)
+            if self._ranking:
+                await asyncio.wait(set(self._ranking))
+
+    def _not_ready(self) -> NotReadyError:
+        doing = "stopping" if self.health.status == "draining" else "starting"
+        return NotReadyError(f"the service is {doing}")
+
+    def _owner(self, tenant: str, user: str) -> Owner:
+        return check_name("tenant", tenant), check_name("user", user)
+
+    async def _history(self, owner: Owner, inline: wire.History | None) -> UserHistory:
+        """The history that came with the request, or the stored one."""
+        if inline is None:
+            return await self.users.get(owner)
+        limit = self.config.serving.max_history
+        if len(inline.items) > limit:
+            raise RequestError("history.items", f"{len(inline.items)} events, limit {limit}")
+        return UserHistory(
+            owner[1],
+            inline.items,
+            inline.timestamps,
+            inline.actions,
+            tenant_name=owner[0],
+            contextual=inline.contextual or np.zeros(len(self.engine.model_config.contextual), np.int64),
+            utc_offset_s=inline.utc_offset_s,
+            first_sequence=inline.first_sequence,
+        )
+
+    async def _answer(self, job: RankJob, gone: Gone | None) -> RankResult:
+        future = asyncio.wrap_future(job.future)
+        self._ranking.add(future)
+        future.add_done_callback(self._ranking.discard)
+        if gone is None:
+            return await future
+        watch = asyncio.ensure_future(gone())
+        try:
+            await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
+            if future.done():
+                return future.result()
+        finally:
+            watch.cancel()
+            # No effect on one that is done; otherwise the job ends, and what has not begun never will.
+            future.cancel()
+        self.metrics.disconnected("rank")
+        raise CancelledError("the client disconnected")
+
+
+def _batch(body: wire.EventsBody) -> EventBatch:
+    count = len(body.items)
+    actions = np.ones(count, np.int64) if body.actions is None else np.asarray(body.actions, np.int64)
+    return EventBatch(np.asarray(body.items, np.int64), np.asarray(body.timestamps, np.int64), actions)

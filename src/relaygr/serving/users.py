@@ -1,0 +1,226 @@
+"""Users' histories in memory, in front of the store: loaded once, grown by what the store acknowledged.
+
+A history that grows keeps its digests, so that the next prefix or ranking computes only the new tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from relaygr.core.errors import RelayError
+from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile
+from relaygr.engine import UserHistory
+from relaygr.models.window import anchor, anchor_stride
+
+# 24 bytes of columns and up to two records of 32 bytes in the digest chain.
+_EVENT_BYTES = 88
+_ENTRY_BYTES = 2048
+
+Owner = tuple[str, str]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much of a user the model reads.
+
+    Attributes:
+        events: most events.
+        stride: events by which the window moves, see `models.window`.
+        slots: values of a profile.
+    """
+
+    events: int
+    stride: int
+    slots: int
+
+    @classmethod
+    def of(cls, events: int, share: float, slots: int) -> Reading:
+        """`share` of the events fall out of the window when it moves."""
+        return cls(events, anchor_stride(events, share), slots)
+
+    def first(self, total: int) -> int:
+        """Sequence number of the first event that is read of so many."""
+        return anchor(total, self.events, self.stride)
+
+
+@dataclass(slots=True)
+class _Turn:
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
+
+
+class Users:
+    """Histories by owner, least recently used first out; belongs to one event loop.
+
+    Whatever changes or loads a user takes turns with the others of that user, in order of arrival. So a
+    history is never older than the last acknowledged append, and nothing is loaded twice at once.
+    """
+
+    def __init__(
+        self, store: HistoryStore, threads: ThreadPoolExecutor, limit_bytes: int, reading: Reading
+    ) -> None:
+        """Calls of the store run on `threads`; a history larger than `limit_bytes` is not kept."""
+        self._store, self._threads, self._limit, self._reading = store, threads, limit_bytes, reading
+        self._held: OrderedDict[Owner, UserHistory] = OrderedDict()
+        self._bytes = 0
+        self._turns: dict[Owner, _Turn] = {}
+        self._writes: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    def read(self, reading: Reading) -> None:
+        """Read so much from now on; histories of another reading are loaded again."""
+        if reading != self._reading:
+            self._reading = reading
+            self._held.clear()
+            self._bytes = 0
+
+    def held(self, owner: Owner) -> UserHistory | None:
+        """The user's history if it is in memory."""
+        history = self._held.get(owner)
+        if history is not None:
+            self._held.move_to_end(owner)
+        return history
+
+    async def get(self, owner: Owner) -> UserHistory:
+        """The user's history; empty for one that nothing is stored of.
+
+        Nothing runs between the end of a load and the caller's next step: a deletion comes before or after.
+
+        Raises:
+            RequestError: a name is wrong.
+            RelayError: what the store raises.
+        """
+        history = self.held(owner)
+        if history is not None:
+            return history
+        async with self._turn(owner):
+            history = self.held(owner)
+            if history is None:
+                reading = self._reading
+                history = await self._call(lambda: _load(self._store, owner, reading))
+                if reading == self._reading:
+                    self._keep(owner, history)
+            return history
+
+    async def append(self, owner: Owner, events: EventBatch, key: str | None) -> Appended:
+        """Store events, then grow the history in memory; both are done when this returns."""
+
+        async def write() -> Appended:
+            async with self._turn(owner):
+                try:
+                    appended = await self._call(lambda: self._store.append(*owner, events, key))
+                except RelayError:
+                    # A broken connection leaves open whether it was stored.
+                    self._drop(owner)
+                    raise
+                self._grow(owner, appended)
+                return appended
+
+        return await self._whole(write())
+
+    async def set_profile(self, owner: Owner, profile: Profile) -> None:
+        """Store a profile; the history is loaded anew with it."""
+
+        async def write() -> None:
+            async with self._turn(owner):
+                self._drop(owner)
+                await self._call(lambda: self._store.set_profile(*owner, profile))
+
+        await self._whole(write())
+
+    async def delete(self, owner: Owner, purge: Callable[[], Result]) -> tuple[int, Result]:
+        """Remove everything stored, then run `purge` on a thread while nobody can load the user again.
+
+        Returns the number of events removed, and what `purge` returned.
+        """
+
+        def everything() -> tuple[int, Result]:
+            return self._store.delete(*owner), purge()
+
+        async def write() -> tuple[int, Result]:
+            async with self._turn(owner):
+                self._drop(owner)
+                return await self._call(everything)
+
+        return await self._whole(write())
+
+    async def _whole(self, write: Coroutine[Any, Any, Result]) -> Result:
+        """Run a write to its end even if the caller goes away: the store's thread would not stop either."""
+        task = asyncio.get_running_loop().create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        return await asyncio.shield(task)
+
+    def _call(self, work: Callable[[], Result]) -> asyncio.Future[Result]:
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    @asynccontextmanager
+    async def _turn(self, owner: Owner) -> AsyncIterator[None]:
+        turn = self._turns.setdefault(owner, _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                del self._turns[owner]
+
+    def _grow(self, owner: Owner, appended: Appended) -> None:
+        history, events = self._held.get(owner), appended.events
+        if history is None or not len(events):
+            return
+        if history.sequence + len(events) != appended.sequence:
+            self._drop(owner)
+            return
+        longer = history.append(events.items, events.timestamps, events.actions)
+        first = self._reading.first(longer.sequence)
+        self._keep(owner, longer.newest(longer.sequence - first))
+
+    def _keep(self, owner: Owner, history: UserHistory) -> None:
+        self._drop(owner)
+        self._held[owner] = history
+        self._bytes += _size(history)
+        while self._bytes > self._limit:
+            self._drop(next(iter(self._held)))
+
+    def _drop(self, owner: Owner) -> None:
+        history = self._held.pop(owner, None)
+        if history is not None:
+            self._bytes -= _size(history)
+
+
+def _size(history: UserHistory) -> int:
+    return _ENTRY_BYTES + _EVENT_BYTES * len(history) + 40 * len(history.contextual)
+
+
+def _load(store: HistoryStore, owner: Owner, reading: Reading) -> UserHistory:
+    tenant, user = owner
+    stored, profile = store.load(tenant, user, reading.events), store.profile(tenant, user)
+    slots = profile.contextual if len(profile.contextual) else np.zeros(reading.slots, np.int64)
+    history = UserHistory(
+        user,
+        stored.items,
+        stored.timestamps,
+        stored.actions,
+        tenant_name=tenant,
+        contextual=slots,
+        utc_offset_s=profile.utc_offset_s,
+        first_sequence=stored.first_sequence,
+    )
+    return history.newest(stored.total - reading.first(stored.total))

@@ -1,0 +1,59 @@
+"""Before a model serves: a few passes, so that no request pays for first times, and its speed."""
+
+from __future__ import annotations
+
+import logging
+
+from relaygr.config.settings import Config
+from relaygr.engine import Engine
+from relaygr.engine.calibrate import calibrate
+from relaygr.engine.ladder import TENANT, ladders
+from relaygr.relay.budgets import auto_budgets, check_budgets, resolve_budgets
+from relaygr.relay.latency import LatencyModel
+from relaygr.serving.pace import Known
+
+log = logging.getLogger("relaygr.serving")
+
+_LENGTHS = 2  # the shortest of the made-up users' lengths
+
+
+def warm(engine: Engine) -> None:
+    """Rank and prefetch made-up users through every path, and forget them.
+
+    Raises:
+        BackendError: the scores are not finite.
+        RequestError: the model does not take what its configuration says it takes.
+    """
+    rungs = ladders(engine.model_config, engine.config.max_candidates, dense=False)
+    for ladder in (ladder for rung in rungs[:_LENGTHS] for ladder in rung):
+        try:
+            for request in ladder.requests:
+                if len(request.candidates):
+                    engine.rank(request)
+                else:
+                    engine.prefetch(request.history)
+        finally:
+            engine.forget(TENANT, ladder.user)
+
+
+def speed(engine: Engine, config: Config, like: Known | None = None) -> Known | None:
+    """How fast the model is: measured for `serving.calibrate_s`; None where that is 0.
+
+    Args:
+        like: of a model of the same shape, which is then as fast.
+
+    Raises:
+        ConfigError: the settings of `budgets` contradict one another or the measured speed.
+    """
+    if not config.serving.calibrate_s:
+        return None
+    if like is not None:
+        coefficients, latency = like.latency.coefficients, like.latency
+    else:
+        measured = calibrate(engine, config.serving.calibrate_s)
+        coefficients, latency = measured.coefficients, LatencyModel(measured.coefficients, measured.ratios())
+    page, longest = engine.config.page_tokens, engine.model_config.max_seq_len
+    budgets = resolve_budgets(config.budgets, auto_budgets(coefficients, page, longest))
+    check_budgets(budgets, latency.chunks(budgets.chunk_ms, page).bound_ms(longest))
+    log.info("budgets: rank %.1f ms, a step of a prefetch %.1f ms", budgets.b_rank_ms, budgets.chunk_ms)
+    return Known.of(engine, latency, budgets)
