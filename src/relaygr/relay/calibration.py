@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
@@ -116,6 +117,8 @@ def save_calibration(file: Path, calibration: Calibration) -> None:
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
         os.replace(temporary, file)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise ConfigError("calibration", f"{file} cannot be written: {error.strerror}") from error
 
 
