@@ -7,8 +7,8 @@ import math
 import msgspec
 import pytest
 
-from relaygr.config.limits import Range
-from relaygr.config.settings import Config, EngineConfig, TrainConfig
+from relaygr.config.limits import Range, Section
+from relaygr.config.settings import Config, EngineConfig, StoreConfig, TrainConfig
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 
@@ -20,6 +20,13 @@ def test_defaults() -> None:
     assert (engine.lease_ttl_ms, engine.max_candidates, engine.max_batch_requests) == (60_000, 16384, 64)
     assert engine.anchor_stride == 0.25
     assert (train.max_minutes, train.max_steps) == (3.0, 0)
+
+
+def test_store_defaults() -> None:
+    store = Config().store
+    assert (store.url, store.synchronous) == ("sqlite:///relaygr-history.db", "normal")
+    assert (store.keep_events, store.dedupe_events, store.keys_per_user) == (65_536, 64, 64)
+    assert (store.timeout_ms, store.map_bytes) == (5000, 64 << 30)
 
 
 @pytest.mark.parametrize("pages", [8, 16, 32, 64, 128, 256])
@@ -41,14 +48,16 @@ def test_anchor_stride_range(stride: float) -> None:
         EngineConfig(anchor_stride=stride)
 
 
-@pytest.mark.parametrize("section", [EngineConfig, TrainConfig])
-def test_limits_name_real_fields_and_every_number_has_one(section: type[EngineConfig | TrainConfig]) -> None:
+@pytest.mark.parametrize("section", [EngineConfig, TrainConfig, StoreConfig])
+def test_limits_name_real_fields_and_every_number_has_one(
+    section: type[Section],
+) -> None:
     numeric = {field.name for field in msgspec.structs.fields(section) if field.type in (int, float)}
     assert set(section.LIMITS) == numeric
 
 
-@pytest.mark.parametrize("section", [EngineConfig, TrainConfig])
-def test_both_ends_of_every_range(section: type[EngineConfig | TrainConfig]) -> None:
+@pytest.mark.parametrize("section", [EngineConfig, TrainConfig, StoreConfig])
+def test_both_ends_of_every_range(section: type[Section]) -> None:
     for name, limit in section.LIMITS.items():
         section(**{name: limit.high})
         if not limit.open_low:
