@@ -1,0 +1,184 @@
+"""Every call as data: what is sent, what is understood, and whether it may be repeated."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from relaygr.client import answers
+from relaygr.client.errors import RequestRejectedError
+
+A = TypeVar("A")
+Ints = Iterable[int]
+"""Integers of 64 bits: a list, a range, a numpy array."""
+
+_Column = list[Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]]
+_OK = frozenset({200})
+_MAX_NAME_BYTES = 256
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A user's events, oldest first, sent along in place of the stored ones."""
+
+    items: list[int]
+    timestamps: list[int]
+    actions: list[int] | None = None
+    contextual: list[int] = []
+    utc_offset_s: int = 0
+    first_sequence: int = 0
+
+
+class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is sent; fields that stand at their default are left out."""
+
+    user: str | None = None
+    items: list[int] | None = None
+    timestamps: list[int] | None = None
+    actions: list[int] | None = None
+    key: str | None = None
+    candidates: list[int] | None = None
+    query_time: int | list[int] | None = None
+    deadline_ms: float | None = None
+    history: History | None = None
+    output: str | None = None
+    top_k: int | None = None
+    contextual: list[int] | None = None
+    utc_offset_s: int | None = None
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[A]):
+    """One request of the protocol.
+
+    Attributes:
+        answer: what a body of a status in `accepts` is read as.
+        idempotent: whether doing it twice is the same as doing it once.
+        deadline_ms: from the start of the call; the body carries what is left of it. None: no deadline.
+    """
+
+    method: str
+    path: str
+    answer: type[A]
+    idempotent: bool
+    body: Body | None = None
+    deadline_ms: float | None = None
+    accepts: frozenset[int] = field(default=_OK)
+
+
+def history(
+    items: Ints,
+    timestamps: Ints,
+    actions: Ints | None = None,
+    *,
+    contextual: Ints = (),
+    utc_offset_s: int = 0,
+    first_sequence: int = 0,
+) -> History:
+    """A history to send along with `rank` or `prefix`; RequestRejectedError for what is no int64."""
+    return History(
+        items=column("items", items),
+        timestamps=column("timestamps", timestamps),
+        actions=None if actions is None else column("actions", actions),
+        contextual=column("contextual", contextual),
+        utc_offset_s=utc_offset_s,
+        first_sequence=first_sequence,
+    )
+
+
+def append(
+    user: str, items: Ints, timestamps: Ints, actions: Ints | None, key: str | None
+) -> Call[answers.Appended]:
+    key = uuid.uuid4().hex if key == "" else key
+    body = Body(
+        user=user,
+        items=column("items", items),
+        timestamps=column("timestamps", timestamps),
+        actions=None if actions is None else column("actions", actions),
+        key=key,
+    )
+    return Call("POST", "/v1/events", answers.Appended, key is not None, body)
+
+
+def prefix(user: str, sent: History | None, deadline_ms: float | None) -> Call[answers.PrefixSignal]:
+    body = Body(user=user, history=sent, deadline_ms=deadline_ms)
+    return Call("POST", "/v1/prefix", answers.PrefixSignal, True, body, deadline_ms)
+
+
+def rank(
+    user: str,
+    candidates: Ints,
+    query_time: int | Ints | None,
+    sent: History | None,
+    deadline_ms: float | None,
+    output: str,
+    top_k: int | None,
+) -> Call[answers.Ranking]:
+    if query_time is not None and not isinstance(query_time, int):
+        query_time = column("query_time", query_time)
+    body = Body(
+        user=user,
+        candidates=column("candidates", candidates),
+        query_time=query_time,
+        history=sent,
+        deadline_ms=deadline_ms,
+        output=output,
+        top_k=top_k,
+    )
+    return Call("POST", "/v1/rank", answers.Ranking, True, body, deadline_ms)
+
+
+def set_profile(user: str, contextual: Ints, utc_offset_s: int) -> Call[answers.Profile]:
+    body = Body(contextual=column("contextual", contextual), utc_offset_s=utc_offset_s)
+    return Call("PUT", f"{_user_path(user)}/profile", answers.Profile, True, body)
+
+
+def delete(user: str) -> Call[answers.Deleted]:
+    return Call("DELETE", _user_path(user), answers.Deleted, True)
+
+
+def state(user: str) -> Call[answers.UserState]:
+    return Call("GET", f"{_user_path(user)}/state", answers.UserState, True)
+
+
+def models() -> Call[answers.Models]:
+    return Call("GET", "/v1/models", answers.Models, True)
+
+
+def reload(path: str | None) -> Call[answers.Reloaded]:
+    return Call("POST", "/v1/models/reload", answers.Reloaded, False, Body(path=path))
+
+
+def status() -> Call[dict[str, Any]]:
+    return Call("GET", "/v1/status", dict[str, Any], True)
+
+
+def health() -> Call[answers.Health]:
+    return Call("GET", "/readyz", answers.Health, True, accepts=frozenset({200, 503}))
+
+
+def column(name: str, values: Ints) -> list[int]:
+    """`values` as integers of Python, whatever held them; RequestRejectedError for anything but int64."""
+    # Arrays know a fast way; without it their elements would not be integers of Python.
+    listed = values.tolist() if hasattr(values, "tolist") else values
+    try:
+        return msgspec.convert(list(listed), _Column)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise RequestRejectedError(f"{name}: {error}", field=name) from error
+
+
+def _user_path(user: str) -> str:
+    try:
+        size = len(user.encode("utf-8"))
+    except UnicodeEncodeError as error:
+        raise RequestRejectedError(f"user: {user!r} is not valid Unicode", field="user") from error
+    if not 1 <= size <= _MAX_NAME_BYTES:
+        message = f"user: has {size} bytes, must have 1 to {_MAX_NAME_BYTES}"
+        raise RequestRejectedError(message, field="user")
+    # A dot is safe in a URL, except that a name of dots alone would be read as a step up.
+    return "/v1/users/" + quote(user, safe="").replace(".", "%2E")

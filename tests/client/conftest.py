@@ -1,0 +1,11 @@
+"""Every test of a call runs with both clients."""
+
+from __future__ import annotations
+
+import pytest
+from client_server import Ask
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "async"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    return Ask(request.param)
