@@ -1,0 +1,144 @@
+"""The Prometheus series that are read when somebody scrapes: what waits, what is held, what is served."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from relaygr import __version__
+from relaygr.cache.interface import Stats
+from relaygr.engine.jobs import Load
+from relaygr.relay.ratios import ErrorRatio
+from relaygr.serving.snapshot import ModelFacts
+
+_STATM = Path("/proc/self/statm")
+
+NOTHING = Load(0, 0, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """The state of a service at one moment.
+
+    Attributes:
+        pool: of the device memory; None before a model is loaded.
+        error: of the latency model; None without one.
+        in_progress: HTTP requests.
+        users, users_bytes: histories kept in memory.
+    """
+
+    load: Load = NOTHING
+    pool: Stats | None = None
+    error: ErrorRatio | None = None
+    in_progress: int = 0
+    users: int = 0
+    users_bytes: int = 0
+
+
+class Source(Protocol):
+    """Where the readings come from."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def facts(self) -> ModelFacts | None: ...
+
+    @property
+    def started_s(self) -> float: ...
+
+    @property
+    def utilisation(self) -> float: ...
+
+    def readings(self) -> Readings: ...
+
+
+class Gauges(Collector):
+    """Reads its source once a scrape."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing, so that registering does not read a service that is not there yet."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        now, model = self._source.readings(), self._source.model
+        yield _gauge(
+            "queue_depth", "Waiting work", model, {"rank": now.load.ranks, "prefix": now.load.flights}
+        )
+        yield _one("requests_in_progress", "HTTP requests in progress", model, now.in_progress)
+        text = "Share of the last minute that the engine computed"
+        yield _one("slot_utilisation", text, model, self._source.utilisation)
+        yield _one("user_histories", "Users whose history is in memory", model, now.users)
+        yield _one("user_history_bytes", "Memory of these histories", model, now.users_bytes)
+        if now.error is not None:
+            text = "Mean of |measured / predicted - 1| over recent passes"
+            yield _one("latency_model_error_ratio", text, model, now.error.mean_error)
+        if now.pool is not None:
+            yield from _pool(now.pool, model)
+        yield from self._process(model)
+        if (facts := self._source.facts) is not None:
+            yield from _model(facts, model)
+
+    def _process(self, model: str) -> Iterator[Metric]:
+        yield _one(
+            "start_timestamp_seconds", "When the process started, Unix time", model, self._source.started_s
+        )
+        if (resident := _resident_bytes()) is not None:
+            yield _one("resident_bytes", "Memory of the process", model, resident)
+        info = GaugeMetricFamily("relaygr_build_info", "The version, always 1", labels=("model", "version"))
+        info.add_metric((model, __version__), 1)
+        yield info
+
+
+def _pool(pool: Stats, model: str) -> Iterator[Metric]:
+    states = {"pinned": pool.pinned_bytes, "evictable": pool.evictable_pages * pool.page_bytes}
+    yield _gauge("relay_live_bytes", "Device memory of prefixes", model, states, "state")
+    yield _one("relay_bound_bytes", "Device memory that prefixes may take", model, pool.total_bytes)
+    yield _one("relay_entries", "Prefixes on the device", model, pool.entries)
+    yield _total("relay_evictions_total", "Prefixes evicted for others", model, pool.evictions)
+    yield _total("lease_overdue_total", "Leases not given back in time", model, pool.overdue)
+
+
+def _model(facts: ModelFacts, model: str) -> Iterator[Metric]:
+    labels = ("model", "name", "fingerprint", "dtype", "kernel")
+    info = GaugeMetricFamily("relaygr_model_info", "What is served, always 1", labels=labels)
+    info.add_metric((model, facts.name, facts.fingerprint, facts.dtype, facts.kernel), 1)
+    yield info
+    yield _one("model_loaded_timestamp_seconds", "When it was loaded, Unix time", model, facts.loaded_s)
+
+
+def _gauge(name: str, text: str, model: str, values: dict[str, int], label: str = "class") -> Metric:
+    family = GaugeMetricFamily(f"relaygr_{name}", text, labels=("model", label))
+    for value, amount in values.items():
+        family.add_metric((model, value), amount)
+    return family
+
+
+def _one(name: str, text: str, model: str, amount: float) -> Metric:
+    family = GaugeMetricFamily(f"relaygr_{name}", text, labels=("model",))
+    family.add_metric((model,), amount)
+    return family
+
+
+def _total(name: str, text: str, model: str, amount: int) -> Metric:
+    family = CounterMetricFamily(f"relaygr_{name}", text, labels=("model",))
+    family.add_metric((model,), amount)
+    return family
+
+
+def _resident_bytes() -> int | None:
+    """None where the system does not tell."""
+    try:
+        pages = int(_STATM.read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")

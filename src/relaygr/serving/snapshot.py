@@ -1,0 +1,161 @@
+"""What `/v1/status` answers: the last minutes in numbers, and what waits and is held now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Literal
+
+from msgspec import Struct
+
+from relaygr.serving.recent import SLICE_S, percentile_ms
+
+State = Literal["starting", "ready", "draining"]
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """What is served.
+
+    Attributes:
+        name: what it is called in URLs.
+        fingerprint: of its weights, hexadecimal.
+        kernel: of its attention.
+        loaded_s: Unix time.
+    """
+
+    name: str
+    fingerprint: str
+    dtype: str
+    kernel: str
+    loaded_s: float
+
+
+class Latency(Struct, frozen=True, kw_only=True):
+    """Milliseconds by nearest rank, within 2 %; null without requests."""
+
+    count: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+    @classmethod
+    def of(cls, buckets: Counter[int]) -> Latency:
+        p50, p95, p99 = (percentile_ms(buckets, share) for share in (0.5, 0.95, 0.99))
+        return cls(count=buckets.total(), p50_ms=p50, p95_ms=p95, p99_ms=p99)
+
+
+class PathLatency(Struct, frozen=True, kw_only=True):
+    """Ranking by the path that served it, from the queue to the scores; path "all" is all of them."""
+
+    path: str
+    minute: Latency
+    five_minutes: Latency
+
+
+class Tally(Struct, frozen=True, kw_only=True):
+    """How often something happened."""
+
+    name: str
+    minute: int
+    five_minutes: int
+
+
+class Rates(Struct, frozen=True, kw_only=True):
+    """Of the last minute, a second.
+
+    Attributes:
+        rank: requests ranked; prefix: prefix signals; http: requests answered; errors: of them with a status
+            of 500 or more.
+        slo_ok_share: ranked with the whole history within the budget, of all ranked or failed; null
+            without any.
+    """
+
+    rank: float
+    prefix: float
+    http: float
+    errors: float
+    slo_ok_share: float | None
+
+
+class Queue(Struct, frozen=True, kw_only=True):
+    """What waits and runs now.
+
+    Attributes:
+        ranks, flights: rank requests and prefixes that wait.
+        in_progress: HTTP requests in the building.
+        utilisation: share of the last minute that the engine computed.
+    """
+
+    ranks: int
+    flights: int
+    busy: bool
+    in_progress: int
+    utilisation: float
+
+
+class Pool(Struct, frozen=True, kw_only=True):
+    """The device memory of prefixes; free + pinned + evictable = total."""
+
+    total_bytes: int
+    free_bytes: int
+    pinned_bytes: int
+    evictable_bytes: int
+    entries: int
+    leases: int
+    evictions: int
+
+
+class Histories(Struct, frozen=True, kw_only=True):
+    """Users' events that are kept in memory."""
+
+    users: int
+    bytes: int
+
+
+class Moment(Struct, frozen=True, kw_only=True):
+    """Five seconds of the past; `age_s` is how long ago they ended."""
+
+    age_s: float
+    rank_per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    errors: int
+
+    @classmethod
+    def of(cls, age_s: float, buckets: Counter[int], errors: int) -> Moment:
+        return cls(
+            age_s=round(age_s, 1),
+            rank_per_s=buckets.total() / SLICE_S,
+            p50_ms=percentile_ms(buckets, 0.5),
+            p99_ms=percentile_ms(buckets, 0.99),
+            errors=errors,
+        )
+
+
+class Status(Struct, frozen=True, kw_only=True):
+    """One look at a running service.
+
+    Attributes:
+        tokens: history tokens of ranked requests, by where they came from: cached, computed.
+        admissions: prefix signals by what became of them.
+        answers: HTTP answers by the first digit of their status.
+        lost: rank requests and prefixes without an answer: deadline, cancelled, failed.
+        latency_model_error: mean of |measured / predicted - 1| over recent passes; null without one.
+        timeline: the last five minutes, oldest first.
+    """
+
+    state: State
+    version: str
+    uptime_s: float
+    model: ModelFacts | None
+    model_age_s: float | None
+    rates: Rates
+    ranking: list[PathLatency]
+    tokens: list[Tally]
+    admissions: list[Tally]
+    answers: list[Tally]
+    lost: list[Tally]
+    queue: Queue
+    pool: Pool | None
+    histories: Histories
+    latency_model_error: float | None
+    timeline: list[Moment]

@@ -1,0 +1,95 @@
+"""What a scheduler, a store and an HTTP server would tell, made up for the tests of whoever counts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from relaygr.cache.interface import Stats
+from relaygr.core.errors import BackendError, CancelledError, DeadlineError
+from relaygr.core.ids import Fingerprint
+from relaygr.engine.history import UserHistory
+from relaygr.engine.jobs import Admission, Flight, Load, PrefixAnswer, RankJob
+from relaygr.engine.requests import Path, PrefetchResult, RankRequest, RankResult
+from relaygr.relay.ratios import ErrorRatio
+from relaygr.serving.gauges import Readings
+from relaygr.serving.metrics import Metrics
+from relaygr.serving.snapshot import ModelFacts
+
+FIRST, SECOND = bytes(range(16)), bytes(range(1, 17))
+HISTORY = UserHistory("secret-user", [1, 2, 3], [10, 20, 30])
+POOL = Stats(
+    total_pages=100,
+    free_pages=50,
+    pinned_pages=20,
+    evictable_pages=30,
+    page_bytes=4096,
+    entries=7,
+    leases=2,
+    evictions=5,
+    overdue=1,
+    refused=(),
+)
+READINGS = Readings(
+    load=Load(3, 4, True),
+    pool=POOL,
+    error=ErrorRatio(samples=100, median=1.0, p99=1.4, mean_error=0.07),
+    in_progress=9,
+    users=12,
+    users_bytes=34_567,
+)
+
+
+def facts(fingerprint: bytes = FIRST, loaded_s: float = 1_700_000_000.0) -> ModelFacts:
+    return ModelFacts(
+        name="ranker", fingerprint=fingerprint.hex(), dtype="fp32", kernel="cpu", loaded_s=loaded_s
+    )
+
+
+def tell_ranked(
+    metrics: Metrics,
+    now_s: float,
+    *,
+    path: Path = Path.HIT,
+    cached: int = 300,
+    computed: int = 0,
+    queue_s: float = 0.002,
+    compute_s: float = 0.008,
+    truncated: bool = False,
+    model: bytes = FIRST,
+) -> None:
+    """A request that ended at `now_s`."""
+    queued_s = now_s - queue_s - compute_s
+    job = RankJob(RankRequest(HISTORY, [1]), queued_s + 0.5, queued_s)
+    job.started_s, job.done_s, job.truncated = queued_s + queue_s, now_s, truncated
+    served = PrefetchResult(path, cached, computed, True, "", Fingerprint(model))
+    metrics.ranked(job, RankResult(("engage",), np.zeros((1, 1), np.float32), served))
+
+
+def tell_everything(metrics: Metrics, now_s: float) -> None:
+    """Whatever can happen, at least once, ending at `now_s`."""
+    metrics.read_from(lambda: READINGS)
+    metrics.serve(facts(), rank_budget_ms=50.0)
+    tell_ranked(metrics, now_s)
+    tell_ranked(metrics, now_s, path=Path.RESUMED, cached=256, computed=44)
+    tell_ranked(metrics, now_s, path=Path.FULL, cached=0, computed=300)
+    tell_ranked(metrics, now_s, path=Path.FULL, cached=0, computed=128, truncated=True)
+    flight = Flight(HISTORY, now_s + 1, now_s - 0.02)
+    answers = [
+        PrefixAnswer(Admission.ADMITTED, "", 300, 0, flight),
+        PrefixAnswer(Admission.JOINED, "", 300, 0, flight),
+        PrefixAnswer(Admission.HIT, "", 300, 300, None),
+        PrefixAnswer(Admission.REJECTED, "load", 300, 128, None),
+    ]
+    for answer in answers:
+        metrics.signalled(answer)
+    flight.steps, flight.started_s, flight.done_s = 1, now_s - 0.01, now_s
+    metrics.stepped(flight, 0.004)
+    flight.resolve(PrefetchResult(Path.FULL, 0, 300, True, "", Fingerprint(FIRST)))
+    for stage in ("rank", "prefix"):
+        metrics.failed(stage, DeadlineError("late"))
+        metrics.failed(stage, CancelledError("gone"))
+        metrics.failed(stage, BackendError("broken"))
+    metrics.disconnected("rank")
+    metrics.appended(5, 2)
+    metrics.answered("/v1/rank", 200, 0.011)
+    metrics.answered("/v1/rank", 503, 0.001)
