@@ -1,17 +1,23 @@
-"""What waits for the engine, each resolved exactly once, and what a scheduler is given and tells."""
+"""What waits for the engine, each answered exactly once; its turns; what a scheduler is given and tells."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
-from relaygr.core.errors import CancelledError, DeadlineError, RelayError
+from relaygr.core.clock import Clock
+from relaygr.core.errors import BackendError, CancelledError, DeadlineError, RelayError
+from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import PrefetchResult, RankRequest, RankResult
+
+log = logging.getLogger("relaygr.engine")
 
 Answer = TypeVar("Answer")
 
@@ -25,39 +31,48 @@ class Admission(StrEnum):
     REJECTED = "rejected"
 
 
-class Job(Generic[Answer]):
-    """One caller's wait. `future` ends in exactly one answer or one RelayError, whoever comes first.
+class Job(Future[Answer], Generic[Answer]):
+    """One caller's wait: a future that ends in exactly one answer or one RelayError, whoever comes first.
+
+    It may be awaited through `asyncio.wrap_future`; cancelling it there, or with `cancel`, ends it in
+    CancelledError. It being the future itself leaves no cycle of references, so that answers are freed
+    when their callers let go.
 
     Attributes:
         deadline_s: on the scheduler's clock; an answer later than this is of no use.
         queued_s: when it came; `started_s`, `done_s`: when its work began and ended, 0 before.
+        arrival: its number in the queue, which decides among equal deadlines; 0 before.
     """
 
     def __init__(self, deadline_s: float, queued_s: float) -> None:
-        self.future: Future[Answer] = Future()
+        super().__init__()
         self.deadline_s, self.queued_s = deadline_s, queued_s
         self.started_s = self.done_s = 0.0
-        self._lock = threading.Lock()
-        self._resolved = False
+        self.arrival = 0
+        self._once = threading.Lock()
+        self._answered = False
+
+    @property
+    def future(self) -> Future[Answer]:
+        """What to wait for."""
+        return self
 
     @property
     def waiting(self) -> bool:
         """Whether anybody still wants the answer."""
-        return not self._resolved and not self.future.cancelled()
+        return not self._answered
 
     def resolve(self, answer: Answer | RelayError) -> bool:
         """Give the answer; False if there was one already."""
-        with self._lock:
-            if self._resolved:
+        with self._once:
+            if self._answered:
                 return False
-            self._resolved = True
+            self._answered = True
         # Outside of the lock, because this runs the callbacks of whoever waits.
-        if not self.future.set_running_or_notify_cancel():
-            return False
         if isinstance(answer, RelayError):
-            self.future.set_exception(answer)
+            self.set_exception(answer)
         else:
-            self.future.set_result(answer)
+            self.set_result(answer)
         return True
 
     def cancel(self, reason: str = "the caller gave up") -> bool:
@@ -66,14 +81,15 @@ class Job(Generic[Answer]):
 
     def expire(self) -> bool:
         """End the wait because the deadline passed."""
-        return self.resolve(DeadlineError("the deadline passed before there was an answer"))
+        limit_ms = (self.deadline_s - self.queued_s) * 1000
+        return self.resolve(DeadlineError(f"there was no answer within {limit_ms:.0f} ms"))
 
 
 class RankJob(Job[RankResult]):
     """A request to score.
 
     Attributes:
-        tokens, cached: its history tokens, and how many of them were cached when it came.
+        tokens, cached: its history tokens, and how many of them were cached when last looked at.
         truncated: whether it was scored with less history than it has, to meet its deadline.
     """
 
@@ -93,9 +109,22 @@ class RankJob(Job[RankResult]):
     def owner(self) -> tuple[str, str]:
         return self.request.history.tenant, self.request.history.user
 
+    def shortened(self, events: int) -> RankRequest:
+        """Its request over the newest `events` events only."""
+        whole = self.request
+        # A part of the history is another prefix: it must not take the place of the whole one in the cache.
+        return RankRequest(whole.history.newest(events), whole.candidates, whole.query_time, keep=False)
+
 
 class Flight(Job[PrefetchResult]):
-    """A prefix on its way into the cache, step by step; later signals of the same prefix join it."""
+    """A prefix on its way into the cache, step by step; later signals of the same user join it.
+
+    It is one wait for all of them: its deadline is the latest of theirs, and cancelling it ends it for all.
+
+    Attributes:
+        history: the newest one that was signalled.
+        steps, computed: steps done, and history tokens they computed.
+    """
 
     def __init__(self, history: UserHistory, deadline_s: float, queued_s: float) -> None:
         super().__init__(deadline_s, queued_s)
@@ -112,17 +141,24 @@ ChunkTokens = Callable[[int], int]
 
 
 Fit = Callable[[RankJob, float], int]
-"""Newest events of a job's history that can be scored within so many milliseconds."""
+"""Newest events of a job's history that can be scored within so many milliseconds.
+
+As many as the model reads, or more, leave the history whole: `job.cached` of its tokens are free then,
+whereas a part of it is computed from its beginning.
+"""
 
 
 class Observer(Protocol):
-    """Hears what the scheduler does; called on its threads, must be quick and must not raise."""
+    """Hears what the scheduler does, on whatever thread did it; must be quick. What it raises is logged."""
 
-    def ranked(self, job: RankJob, result: RankResult) -> None: ...
+    def ranked(self, job: RankJob, result: RankResult) -> None:
+        """A rank job has its result; called once, instead of `failed`."""
 
-    def stepped(self, flight: Flight, seconds: float) -> None: ...
+    def stepped(self, flight: Flight, seconds: float) -> None:
+        """A step of a prefetch took so long."""
 
-    def failed(self, kind: str, error: RelayError) -> None: ...
+    def failed(self, kind: str, error: RelayError) -> None:
+        """A "rank" or "prefix" that had been queued ended in an error; expired and cancelled ones too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +179,86 @@ class Load:
     ranks: int
     flights: int
     busy: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the executor does at one time, with one model: a rank batch, or a step of a flight."""
+
+    engine: Engine
+    batch: list[RankJob]
+    flight: Flight | None
+
+    def jobs(self) -> set[RankJob | Flight]:
+        return {*self.batch, *(() if self.flight is None else (self.flight,))}
+
+    def rank(self, clock: Clock, fit: Fit | None) -> None:
+        """Answer every job of the batch that somebody waits for."""
+        started = clock.now_s()
+        jobs: list[RankJob] = []
+        requests: list[RankRequest] = []
+        for job in self.batch:
+            if not job.waiting:
+                continue
+            job.started_s = started
+            request = guarded("fitting a request", partial(self._fitted, job, fit))
+            if isinstance(request, RelayError):
+                job.resolve(request)
+                continue
+            jobs.append(job)
+            requests.append(request)
+        answers = guarded("a rank batch", partial(self._answers, requests))
+        if isinstance(answers, RelayError):
+            # The engine answers each request for itself, so that this is nobody's own error.
+            answers = [BackendError(f"the batch failed: {answers}") for _ in jobs]
+        done = clock.now_s()
+        for job, answer in zip(jobs, answers, strict=True):
+            job.done_s = done
+            job.resolve(answer)
+
+    def step(self, history: UserHistory, chunk: ChunkTokens) -> PrefetchResult | RelayError:
+        """Bring some more of the history into the cache."""
+        return guarded("a prefetch step", partial(self._stepped, history, chunk))
+
+    def _fitted(self, job: RankJob, fit: Fit | None) -> RankRequest:
+        """The job's request, with less history if all of it cannot be read before the deadline."""
+        if fit is None:
+            return job.request
+        job.tokens, job.cached = self.engine.peek(job.request)  # its prefix may have come, or gone, meanwhile
+        if not job.missing:
+            return job.request
+        events, shape = fit(job, (job.deadline_s - job.started_s) * 1000), self.engine.model_config
+        if events >= len(job.request.history) or shape.prefix_tokens(events) >= job.tokens:
+            return job.request
+        job.truncated = True
+        return job.shortened(events)
+
+    def _answers(self, requests: list[RankRequest]) -> list[RankResult | RelayError]:
+        answers = self.engine.rank_batch(requests) if requests else []
+        if len(answers) != len(requests):
+            raise BackendError(f"{len(answers)} answers to {len(requests)} requests")
+        return answers
+
+    def _stepped(self, history: UserHistory, chunk: ChunkTokens) -> PrefetchResult:
+        _, cached = self.engine.peek(RankRequest(history, ()))
+        return self.engine.prefetch_chunk(history, max(chunk(cached), 1))
+
+
+def tell(observer: Observer, job: Future[Any]) -> None:
+    """Report how a job ended."""
+    error = job.exception()
+    if isinstance(error, RelayError):
+        observer.failed("rank" if isinstance(job, RankJob) else "prefix", error)
+    elif isinstance(job, RankJob):
+        observer.ranked(job, job.result())
+
+
+def guarded(what: str, work: Callable[[], Answer]) -> Answer | RelayError:
+    """What `work` returns, or the error it ends in: nothing ends the executor."""
+    try:
+        return work()
+    except RelayError as error:
+        return error
+    except Exception as error:
+        log.exception("%s failed", what)
+        return BackendError(f"{what} failed: {type(error).__name__}: {error}")

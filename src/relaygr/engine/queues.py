@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from relaygr.engine.jobs import Job
+from relaygr.engine.jobs import Flight, Job, RankJob
 
 Entry = TypeVar("Entry", bound=Job[Any])
 
@@ -17,7 +17,7 @@ class DeadlineQueue(Generic[Entry]):
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._heap: list[tuple[float, int, Entry]] = []
-        self._count = 0
+        self._arrivals = 0
 
     def __len__(self) -> int:
         """Entries that somebody waits for."""
@@ -29,26 +29,86 @@ class DeadlineQueue(Generic[Entry]):
     def put(self, job: Entry) -> bool:
         """Add a job; False when the queue is full of jobs that somebody waits for."""
         if len(self._heap) >= self.limit:
-            self._clean()
+            self._heap = [item for item in self._heap if item[2].waiting]
+            heapq.heapify(self._heap)
         if len(self._heap) >= self.limit:
             return False
-        self._count += 1
-        heapq.heappush(self._heap, (job.deadline_s, self._count, job))
+        self._arrivals += 1
+        job.arrival = self._arrivals
+        self.back(job)
         return True
 
     def back(self, job: Entry) -> None:
-        """Put back a job that was taken, whatever the limit."""
-        self._count += 1
-        heapq.heappush(self._heap, (job.deadline_s, self._count, job))
+        """Put back a job that was taken, in its old place among equal deadlines, whatever the limit."""
+        heapq.heappush(self._heap, (job.deadline_s, job.arrival, job))
 
-    def take(self) -> Entry | None:
-        """The most urgent job that somebody waits for."""
+    def head(self) -> Entry | None:
+        """The most urgent job that somebody waits for; it stays."""
         while self._heap:
-            job = heapq.heappop(self._heap)[2]
+            job = self._heap[0][2]
             if job.waiting:
                 return job
+            heapq.heappop(self._heap)
         return None
 
-    def _clean(self) -> None:
-        self._heap = [item for item in self._heap if item[2].waiting]
-        heapq.heapify(self._heap)
+    def take(self) -> Entry | None:
+        """The most urgent job that somebody waits for, no longer in the queue."""
+        job = self.head()
+        if job is not None:
+            heapq.heappop(self._heap)
+        return job
+
+
+class RankQueue(DeadlineQueue[RankJob]):
+    """Rank jobs, taken in batches."""
+
+    def batch(self, requests: int, tokens: int) -> list[RankJob]:
+        """The most urgent jobs, at most `requests`, that compute at most `tokens` if there are several."""
+        batch: list[RankJob] = []
+        while len(batch) < requests and (job := self.head()) is not None:
+            tokens -= job.missing
+            if batch and tokens < 0:
+                break
+            heapq.heappop(self._heap)
+            batch.append(job)
+        return batch
+
+    def spare_s(self, requests: int, wait_s: float, now_s: float) -> float:
+        """How long a batch of up to `requests` may still wait for batch mates; not positive if it may not.
+
+        No job waits longer than `wait_s`, nor past the middle between its arrival and its deadline.
+        """
+        jobs = list(self)
+        if not jobs or len(jobs) >= requests:
+            return 0.0
+        return min(min(job.queued_s + wait_s, (job.queued_s + job.deadline_s) / 2) for job in jobs) - now_s
+
+
+class FlightQueue(DeadlineQueue[Flight]):
+    """Flights between their steps; each user has at most one that later signals can join."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self._by_owner: dict[tuple[str, str], Flight] = {}
+
+    def put(self, job: Flight) -> bool:
+        if not super().put(job):
+            return False
+        self._by_owner[job.owner] = job
+        return True
+
+    def join(self, signal: Flight) -> Flight | None:
+        """The user's flight, which now serves `signal` too; None if there is none."""
+        flight = self._by_owner.get(signal.owner)
+        if flight is None or not flight.waiting:
+            return None
+        # What is done of a shorter history is the beginning of the longer one.
+        if signal.history.sequence >= flight.history.sequence:
+            flight.history = signal.history
+        flight.deadline_s = max(flight.deadline_s, signal.deadline_s)
+        return flight
+
+    def land(self, flight: Flight) -> None:
+        """Nothing joins it any more."""
+        if self._by_owner.get(flight.owner) is flight:
+            del self._by_owner[flight.owner]

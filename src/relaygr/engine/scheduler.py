@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
 
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.clock import Clock, MonotonicClock
-from relaygr.core.errors import BackendError, NotReadyError, OverloadError, RelayError
-from relaygr.engine.deadlines import DeadlineTimer
+from relaygr.core.errors import NotReadyError, OverloadError, RelayError
+from relaygr.engine.deadlines import DeadlineTimer, deadline_ms
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import (
@@ -24,18 +28,25 @@ from relaygr.engine.jobs import (
     Observer,
     PrefixAnswer,
     RankJob,
+    Turn,
+    guarded,
+    tell,
 )
-from relaygr.engine.queues import DeadlineQueue
-from relaygr.engine.requests import RankRequest, RankResult
+from relaygr.engine.queues import FlightQueue, RankQueue
+from relaygr.engine.requests import RankRequest
 
 log = logging.getLogger("relaygr.engine")
 
 DEFAULT_CHUNK_TOKENS = 256
 _RETRY_MS = 50.0  # without timings of what is queued
+_LAST_TURN_S = 5.0  # what a batch that still runs is given when the scheduler stops
 
 
 class Scheduler:
-    """Owns the only thread that calls the engine; every method may be called from any thread."""
+    """Owns the only thread that runs the engine; every method may be called from any thread.
+
+    `forget`, `drain` and `close` wait for that thread: they are not for callbacks of futures or observers.
+    """
 
     def __init__(
         self,
@@ -50,12 +61,11 @@ class Scheduler:
         self._engine, self._observer, self._fit = engine, observer, fit
         self._clock = clock or MonotonicClock()
         self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
-        self._ranks: DeadlineQueue[RankJob] = DeadlineQueue(self.config.rank_queue_max)
-        self._flights: DeadlineQueue[Flight] = DeadlineQueue(self.config.prefix_queue_max)
-        self._by_owner: dict[tuple[str, str], Flight] = {}
+        self._ranks = RankQueue(self.config.rank_queue_max)
+        self._flights = FlightQueue(self.config.prefix_queue_max)
         self._change = threading.Condition()
         self._stage: str = "open"  # then "draining", then "closed"
-        self._busy = False
+        self._turn: Turn | None = None
         self._timer = DeadlineTimer(self._clock)
         self._thread = threading.Thread(target=self._run, name="relaygr-executor", daemon=True)
         self._thread.start()
@@ -69,20 +79,21 @@ class Scheduler:
         """Queue a request; its future ends in a result or a RelayError.
 
         Raises:
-            RequestError: the request does not fit the model or a limit.
+            RequestError: the request does not fit the model or a limit, or the deadline is out of range.
             OverloadError: the queue is full.
             NotReadyError: the scheduler is stopping.
         """
+        self._check_open()
         now = self._clock.now_s()
+        deadline_s = now + self._deadline_s(deadline_ms, self.config.rank_deadline_ms)
         tokens, cached = self._engine.peek(request)
-        deadline_s = now + (deadline_ms or self.config.rank_deadline_ms) / 1000
         job = RankJob(request, deadline_s, now, tokens, cached)
+        job.add_done_callback(self._ended)
         with self._change:
             self._check_open()
             if not self._ranks.put(job):
-                raise OverloadError(
-                    f"{self.config.rank_queue_max} rank requests wait already", self._retry_ms()
-                )
+                limit = self.config.rank_queue_max
+                raise OverloadError(f"{limit} rank requests wait already", self._retry_ms())
             self._change.notify_all()
         self._timer.watch(job)
         return job
@@ -90,54 +101,50 @@ class Scheduler:
     def prefix(self, history: UserHistory, deadline_ms: float | None = None) -> PrefixAnswer:
         """Bring a prefix into the cache, step by step, when nothing more urgent runs; answers at once.
 
-        A signal while ranking is queued beyond a whole batch is refused: pre-inference is shed first.
+        A signal of a user whose prefix is on its way joins that flight, which then goes on to the newer
+        history and lives until the later deadline. A signal while ranking is queued beyond a whole batch is
+        refused: pre-inference is shed first.
 
         Raises:
-            RequestError: the history does not fit the model.
+            RequestError: the history does not fit the model, or the deadline is out of range.
             NotReadyError: the scheduler is stopping.
         """
+        self._check_open()
         engine, now = self._engine, self._clock.now_s()
+        deadline_s = now + self._deadline_s(deadline_ms, self.config.prefix_deadline_ms)
         tokens, cached = engine.peek(RankRequest(history, ()))
         if engine.model_config.cacheable != "append":
             return PrefixAnswer(Admission.REJECTED, "not_reusable", tokens, 0, None)
         if cached == tokens:
             return PrefixAnswer(Admission.HIT, "", tokens, cached, None)
-        flight = Flight(history, now + (deadline_ms or self.config.prefix_deadline_ms) / 1000, now)
-        with self._change:
-            self._check_open()
-            before = self._by_owner.get(flight.owner)
-            if before is not None and before.waiting:
-                if history.sequence > before.history.sequence:
-                    before.history = history  # what is done of the shorter one is its beginning
-                return PrefixAnswer(Admission.JOINED, "", tokens, cached, before)
-            if len(self._ranks) > self.config.rank_batch_max:
-                return PrefixAnswer(Admission.REJECTED, "load", tokens, cached, None)
-            if not self._flights.put(flight):
-                return PrefixAnswer(Admission.REJECTED, "queue_full", tokens, cached, None)
-            self._by_owner[flight.owner] = flight
-            self._change.notify_all()
-        flight.future.add_done_callback(lambda _: self._landed(flight))
-        self._timer.watch(flight)
-        return PrefixAnswer(Admission.ADMITTED, "", tokens, cached, flight)
+        answer = self._board(Flight(history, deadline_s, now), tokens, cached)
+        if answer.flight is not None and answer.flight.deadline_s == deadline_s:
+            self._timer.watch(answer.flight)
+        return answer
 
     def forget(self, tenant: str, user: str) -> int:
-        """Drop everything of a user, queued work included; returns the cache entries dropped.
+        """Drop everything of a user, queued and running work included; returns the cache entries dropped.
 
-        Waits for the batch that runs now, and returns with nothing of the user held or on its way.
+        Waits for a batch or step of the user that runs now, and returns with nothing of the user held or on
+        its way but what was asked for since.
         """
         owner = (tenant, user)
         with self._change:
-            for job in (*self._ranks, *self._flights):
-                if job.owner == owner:
-                    job.cancel("the user was deleted")
-            self._by_owner.pop(owner, None)
-        # The engine's own lock puts this behind a running batch, whose entry it then drops.
-        return self._engine.forget(tenant, user)
+            engine = self._turn.engine if self._turn is not None else self._engine
+            doomed = {job for job in self._unanswered() if job.owner == owner}
+        for job in doomed:
+            job.cancel("the user was deleted")
+        with self._change:
+            # A batch that began before all of it was cancelled leaves an entry when it ends.
+            self._change.wait_for(lambda: self._turn is None or doomed.isdisjoint(self._turn.jobs()))
+            engines = {engine, self._engine}
+        return sum(engine.forget(tenant, user) for engine in engines)
 
     def swap(self, engine: Engine) -> Engine:
         """Use `engine` from the next batch on; returns the one before, which may still finish a batch.
 
-        No batch mixes models. Prefixes on their way start over on the new model.
+        No batch mixes models. Prefixes on their way start over on the new model. The engine before may hold
+        users who are deleted later: it is to be dropped, not swapped in again.
         """
         with self._change:
             self._check_open()
@@ -146,21 +153,29 @@ class Scheduler:
 
     def load(self) -> Load:
         with self._change:
-            return Load(len(self._ranks), len(self._flights), self._busy)
+            return Load(len(self._ranks), len(self._flights), self._turn is not None)
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new work, finish what is queued, stop; False if time ran out and the rest was cancelled."""
+        """Refuse new work, drop prefixes, finish what ranking is queued, stop.
+
+        Returns False if time ran out. What is left then, running or not, ends in NotReadyError at once, and
+        the batch that runs is waited for a few seconds more.
+        """
         with self._change:
-            self._stage = "draining"
-            for flight in self._flights:
-                flight.cancel("the service is stopping")
+            if self._stage == "open":
+                self._stage = "draining"
+            flights = [job for job in self._unanswered() if isinstance(job, Flight)]
             self._change.notify_all()
-            done = self._change.wait_for(lambda: not self._busy and not len(self._ranks), timeout_s)
+        self._refuse(flights)
+        with self._change:
+            done = self._change.wait_for(lambda: self._turn is None and self._ranks.head() is None, timeout_s)
             self._stage = "closed"
-            for job in (*self._ranks, *self._flights):
-                job.resolve(NotReadyError("the service is stopping"))
+            rest = self._unanswered()
             self._change.notify_all()
-        self._thread.join()
+        self._refuse(rest)
+        self._thread.join(_LAST_TURN_S)
+        if self._thread.is_alive():
+            log.warning("the engine still runs %.0f s after the end of the drain", _LAST_TURN_S)
         self._timer.close()
         return done
 
@@ -172,108 +187,105 @@ class Scheduler:
         if self._stage != "open":
             raise NotReadyError("the service is stopping")
 
+    def _deadline_s(self, asked_ms: float | None, default_ms: float) -> float:
+        return deadline_ms(asked_ms, default_ms, self.config.deadline_max_ms) / 1000
+
     def _retry_ms(self) -> float:
         return _RETRY_MS * max(len(self._ranks) / self.config.rank_batch_max, 1.0)
 
+    def _unanswered(self) -> list[RankJob | Flight]:
+        """Everything queued or running; called with the lock held."""
+        return [*self._ranks, *self._flights, *(self._turn.jobs() if self._turn is not None else ())]
+
+    def _board(self, flight: Flight, tokens: int, cached: int) -> PrefixAnswer:
+        flight.add_done_callback(self._ended)
+        with self._change:
+            self._check_open()
+            before = self._flights.join(flight)
+            if before is not None:
+                return PrefixAnswer(Admission.JOINED, "", tokens, cached, before)
+            if len(self._ranks) > self.config.rank_batch_max:
+                return PrefixAnswer(Admission.REJECTED, "load", tokens, cached, None)
+            if not self._flights.put(flight):
+                return PrefixAnswer(Admission.REJECTED, "queue_full", tokens, cached, None)
+            self._change.notify_all()
+        return PrefixAnswer(Admission.ADMITTED, "", tokens, cached, flight)
+
+    @staticmethod
+    def _refuse(jobs: Sequence[RankJob | Flight]) -> None:
+        for job in jobs:
+            job.resolve(NotReadyError("the service is stopping"))
+
     def _run(self) -> None:
-        while True:
+        while self._one_turn():
+            pass
+
+    def _one_turn(self) -> bool:
+        """One batch or step; its engine and jobs are let go before the next is waited for."""
+        with self._change:
+            self._change.wait_for(self._has_work)
+            self._gather()
+            if self._stage == "closed":
+                return False
+            # The engine refuses batches beyond its own limit.
+            most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)
+            batch = self._ranks.batch(most, self.config.rank_batch_tokens)
+            turn = self._turn = Turn(self._engine, batch, None if batch else self._flights.take())
+        try:
+            self._work(turn)
+        finally:
             with self._change:
-                self._busy = False
+                self._turn = None
                 self._change.notify_all()
-                self._change.wait_for(self._has_work)
-                if self._stage == "closed":
-                    return
-                batch, flight, engine = self._next_batch(), None, self._engine
-                if not batch:
-                    flight = self._flights.take()
-                self._busy = True
-            if batch:
-                self._rank(engine, batch)
-            elif flight is not None:
-                self._step(engine, flight)
+        return True
 
     def _has_work(self) -> bool:
-        return self._stage == "closed" or len(self._ranks) > 0 or len(self._flights) > 0
+        work = self._ranks.head() or self._flights.head()
+        return work is not None or self._stage == "closed"
 
-    def _next_batch(self) -> list[RankJob]:
-        """The most urgent rank jobs, within the limits of a batch; called with the lock held."""
-        wait_s = self.config.rank_batch_wait_ms / 1000
-        if wait_s and len(self._ranks):
-            self._change.wait_for(lambda: len(self._ranks) >= self.config.rank_batch_max, wait_s)
-        batch: list[RankJob] = []
-        tokens = 0
-        while len(batch) < self.config.rank_batch_max and (job := self._ranks.take()) is not None:
-            if batch and tokens + job.missing > self.config.rank_batch_tokens:
-                self._ranks.back(job)
-                break
-            tokens += job.missing
-            batch.append(job)
-        return batch
+    def _gather(self) -> None:
+        """Wait for batch mates of a rank job, as long as that harms nobody; called with the lock held."""
+        most, wait_s = self.config.rank_batch_max, self.config.rank_batch_wait_ms / 1000
+        while self._stage == "open":
+            left_s = self._ranks.spare_s(most, wait_s, self._clock.now_s())
+            if left_s <= 0:
+                return
+            self._change.wait(left_s)
 
-    def _rank(self, engine: Engine, batch: list[RankJob]) -> None:
-        started = self._clock.now_s()
-        answers: list[RankResult | RelayError]
-        try:
-            answers = engine.rank_batch([self._fitted(job, started) for job in batch])
-        except RelayError as error:
-            answers = [error] * len(batch)
-        except Exception as error:
-            log.exception("a rank batch failed")
-            answers = [BackendError(f"the batch failed: {type(error).__name__}: {error}")] * len(batch)
-        done = self._clock.now_s()
-        for job, answer in zip(batch, answers, strict=True):
-            job.done_s = done
-            first = job.resolve(answer)
-            if self._observer is None or not first:
-                continue
-            if isinstance(answer, RankResult):
-                self._observer.ranked(job, answer)
-            else:
-                self._observer.failed("rank", answer)
+    def _work(self, turn: Turn) -> None:
+        now = self._clock.now_s()
+        for job in turn.jobs():
+            if job.deadline_s <= now:  # the timer may be late
+                job.expire()
+        if turn.flight is not None and turn.flight.waiting:
+            self._step(turn, turn.flight)
+        turn.rank(self._clock, self._fit)
 
-    def _fitted(self, job: RankJob, now_s: float) -> RankRequest:
-        """The job's request, with less history if all of it cannot be read before the deadline."""
-        job.started_s, request = now_s, job.request
-        if self._fit is None or not job.missing:
-            return request
-        events = self._fit(job, (job.deadline_s - now_s) * 1000)
-        if events >= len(request.history):
-            return request
-        job.truncated = True
-        # A part of the history is another prefix: it must not take the place of the whole one in the cache.
-        return RankRequest(request.history.newest(events), request.candidates, request.query_time, keep=False)
-
-    def _step(self, engine: Engine, flight: Flight) -> None:
+    def _step(self, turn: Turn, flight: Flight) -> None:
         started, history = self._clock.now_s(), flight.history
         flight.started_s = flight.started_s or started
-        try:
-            _, cached = engine.peek(RankRequest(history, ()))
-            served = engine.prefetch_chunk(history, max(self._chunk(cached), 1))
-        except RelayError as error:
-            self._fail(flight, error)
-            return
-        except Exception as error:
-            log.exception("a prefetch step failed")
-            self._fail(flight, BackendError(f"the step failed: {type(error).__name__}: {error}"))
+        served = turn.step(history, self._chunk)
+        if isinstance(served, RelayError):
+            flight.resolve(served)
             return
         flight.steps += 1
         flight.computed += served.tokens_computed
         flight.done_s = self._clock.now_s()
         if self._observer is not None:
-            self._observer.stepped(flight, flight.done_s - started)
+            guarded("an observer", partial(self._observer.stepped, flight, flight.done_s - started))
         with self._change:
-            # What the pool has no room for makes no progress; a newer signal may have made the flight longer.
-            unfinished = served.tokens_left > 0 or flight.history is not history
-            if served.resident and unfinished and flight.waiting:
+            # What the pool has no room for makes no progress.
+            unfinished = served.tokens_left > 0 and served.resident
+            if unfinished or flight.history is not history or self._engine is not turn.engine:
                 self._flights.back(flight)
                 return
+            self._flights.land(flight)
         flight.resolve(served)
 
-    def _fail(self, flight: Flight, error: RelayError) -> None:
-        if flight.resolve(error) and self._observer is not None:
-            self._observer.failed("prefix", error)
-
-    def _landed(self, flight: Flight) -> None:
-        with self._change:
-            if self._by_owner.get(flight.owner) is flight:
-                del self._by_owner[flight.owner]
+    def _ended(self, job: Future[Any]) -> None:
+        """Runs once for each job, on the thread that answered it."""
+        if isinstance(job, Flight):
+            with self._change:
+                self._flights.land(job)
+        if self._observer is not None:
+            guarded("an observer", partial(tell, self._observer, job))
