@@ -17,6 +17,7 @@ from relaygr.cli.doctor import doctor
 from relaygr.cli.evaluate import eval_app
 from relaygr.cli.importing import import_app
 from relaygr.cli.plan import plan_app
+from relaygr.cli.serve import serve
 from relaygr.cli.train import train_app
 from relaygr.cli.verify import verify_command
 from relaygr.core.errors import ConfigError, RelayError
@@ -36,6 +37,7 @@ app.command(import_app)
 app.command(eval_app)
 app.command(verify_command, name="verify")
 app.command(demo)
+app.command(serve)
 
 
 def main(argv: list[str] | None = None) -> None:

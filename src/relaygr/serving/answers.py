@@ -9,16 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from relaygr.config.settings import Config
-from relaygr.engine import RankResult, UserHistory
+from relaygr.engine import Engine, RankResult, UserHistory
 from relaygr.engine.jobs import PrefixAnswer, RankJob
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.serving import wire
 from relaygr.serving.reload import Served
+from relaygr.serving.snapshot import ModelFacts
 
 Output = Literal["logits", "probabilities"]
+Scores = npt.NDArray[np.float32]
 
 
-def scores(result: RankResult, output: Output) -> npt.NDArray[np.float32]:
+def scores(result: RankResult, output: Output) -> Scores:
     """float32 [m, tasks]."""
     return result.logits if output == "logits" else result.probabilities
 
@@ -65,10 +67,24 @@ def state_answer(history: UserHistory, tokens: int, cached: int, model: str) -> 
     return wire.StateAnswer(history.user, history.sequence, tokens, cached, newest_s, model)
 
 
+def model_facts(served: Served, config: Config) -> ModelFacts:
+    engine = served.engine
+    return ModelFacts(
+        name=config.serving.name,
+        fingerprint=served.model,
+        dtype=engine.choice.dtype_name,
+        kernel=_kernel(engine),
+        loaded_s=served.loaded_s,
+    )
+
+
+def _kernel(engine: Engine) -> str:
+    kernel = engine.choice.kernel
+    return f"{kernel.name}, {kernel.route.name}" if isinstance(kernel, BlockedKernel) else kernel.name
+
+
 def model_card(served: Served, config: Config) -> wire.ModelCard:
     engine, shape = served.engine, served.engine.model_config
-    kernel = engine.choice.kernel
-    route = f", {kernel.route.name}" if isinstance(kernel, BlockedKernel) else ""
     described: dict[str, Any] = msgspec.to_builtins(shape)
     return wire.ModelCard(
         name=config.serving.name,
@@ -88,7 +104,7 @@ def model_card(served: Served, config: Config) -> wire.ModelCard:
             deadline_ms=config.scheduler.deadline_max_ms,
         ),
         dtype=engine.choice.dtype_name,
-        kernel=f"{kernel.name}{route}",
+        kernel=_kernel(engine),
         loaded_s=served.loaded_s,
         config=described,
     )

@@ -11,14 +11,15 @@ from pathlib import Path
 import msgspec
 import torch
 
-from relaygr.config.settings import Config
+from relaygr.config.settings import Config, EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
-from relaygr.kernels.select import choose
+from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
 from relaygr.models.presets import preset
 from relaygr.models.ranker import Ranker
+from relaygr.models.weights import open_ranker
 from relaygr.serving.errors import HttpError
 from relaygr.serving.pace import Known
 from relaygr.serving.warm import speed, warm
@@ -62,7 +63,9 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
         BackendError: the model gives scores that are not finite.
         HttpError: other profile slots.
     """
-    engine = Engine.load(Path(path), config.engine) if path else _random_engine(config)
+    choice = _choice(config.engine) if before is None else before.engine.choice
+    model, fingerprint = open_ranker(Path(path), choice.dtype) if path else _random(config, choice)
+    engine = Engine(model, fingerprint, choice, config.engine)
     like = None
     if before is not None:
         old, new = before.engine.model_config, engine.model_config
@@ -77,22 +80,24 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
     return served
 
 
-def _random_engine(config: Config) -> Engine:
+def _choice(settings: EngineConfig) -> Choice:
+    """Kernel and dtype, measured once: a model that comes later is served with the same."""
+    serve_with_threads(settings.threads)
+    return choose(settings.kernel, settings.dtype, settings.bitwise)
+
+
+def _random(config: Config, choice: Choice) -> tuple[Ranker, Fingerprint]:
     shape = preset(config.serving.preset)
     log.warning(
         "serving.model names no folder: %s is served with RANDOM WEIGHTS, its scores mean nothing",
         config.serving.preset,
     )
-    settings = config.engine
-    serve_with_threads(settings.threads)
-    choice = choose(settings.kernel, settings.dtype, settings.bitwise)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOM_SEED)
         model = Ranker(shape)
     named = b"random weights" + msgspec.json.encode(shape) + str(RANDOM_SEED).encode()
     fingerprint = Fingerprint(hashlib.blake2b(named, digest_size=16).digest())
-    ranker = model.eval().requires_grad_(False).cast(choice.dtype)
-    return Engine(ranker, fingerprint, choice, settings)
+    return model.eval().requires_grad_(False).cast(choice.dtype), fingerprint
 
 
 def check_path(path: str) -> None:

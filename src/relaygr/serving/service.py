@@ -21,9 +21,13 @@ from relaygr.engine.scheduler import Scheduler
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
 from relaygr.serving.errors import HttpError
-from relaygr.serving.meter import Meter, Observers
+from relaygr.serving.gauges import Readings
+from relaygr.serving.metrics import Metrics
+from relaygr.serving.observers import Observers
 from relaygr.serving.pace import Pace
 from relaygr.serving.reload import Served, check_path, load
+from relaygr.serving.snapshot import Status
+from relaygr.serving.tracing import follow
 from relaygr.serving.users import Owner, Reading, Users
 
 log = logging.getLogger("relaygr.serving")
@@ -41,12 +45,12 @@ class Service:
     Everything that takes a tenant or a user raises RequestError for one that is no name.
     """
 
-    def __init__(self, config: Config, metrics: Meter) -> None:
-        self.config, self.metrics = config, metrics
+    def __init__(self, config: Config, metrics: Metrics | None = None) -> None:
+        self.config, self.metrics = config, metrics or Metrics()
+        self.metrics.read_from(self._readings)
         self.admissions = Admissions(config.serving.requests_max, config.serving.tenant_requests_max)
         self.pace = Pace(config.scheduler.chunk_tokens)
         self.health = wire.Health("starting")
-        self.started_s = time.time()
         self._threads = ThreadPoolExecutor(_STORE_THREADS, "relaygr-store")
         self._ranking: set[asyncio.Future[RankResult]] = set()
         self._reloading = False
@@ -88,18 +92,18 @@ class Service:
         settings = self.config.store
         self._store = await asyncio.to_thread(open_store, settings.url, settings)
         log.info("history store: %s", self._store.describe())
-        self._served = await asyncio.to_thread(load, self.config.serving.model, self.config)
-        reading = self._reading(self._served)
+        served = await asyncio.to_thread(load, self.config.serving.model, self.config)
+        reading = self._reading(served)
         self._users = Users(self._store, self._threads, self.config.serving.users_bytes, reading)
-        self.pace.follow(self._served.known)
+        self._show(served)
         self._scheduler = Scheduler(
-            self._served.engine,
+            served.engine,
             self.config.scheduler,
             observer=Observers((self.metrics, self.pace)),
             chunk_tokens=self.pace.chunk_tokens,
             fit=self.pace.fit,
         )
-        self.health = wire.Health("ok")
+        self.health = wire.Health("ready")
 
     async def append(self, tenant: str, body: wire.EventsBody) -> wire.EventsAnswer:
         """Store events; durable, and part of the user's next prefix and ranking, when this returns.
@@ -127,6 +131,8 @@ class Service:
         history = await self._history(self._owner(tenant, body.user), body.history)
         answer = self.scheduler.prefix(history, body.deadline_ms)
         self.metrics.signalled(answer)
+        if answer.flight is not None:
+            follow(answer.flight)
         return answers.prefix_answer(body.user, answer, self.served.model, request_id)
 
     async def rank(
@@ -152,6 +158,7 @@ class Service:
         history = await self._history(self._owner(tenant, body.user), body.history)
         request = RankRequest(history, body.candidates, body.query_time)
         job = self.scheduler.rank(request, body.deadline_ms)
+        follow(job)
         return job, await self._answer(job, gone)
 
     async def set_profile(self, tenant: str, user: str, body: wire.ProfileBody) -> wire.ProfileAnswer:
@@ -200,13 +207,16 @@ class Service:
             after = await asyncio.to_thread(load, where, self.config, before)
             await self._read_enough(before, after)
             self.scheduler.swap(after.engine)
-            self._served = after
-            self.pace.follow(after.known)
+            self._show(after)
         finally:
             self._reloading = False
         seconds = time.perf_counter() - started
         log.info("model %s replaces %s after %.1f s", after.model, before.model, seconds)
         return wire.ReloadAnswer(after.model, before.model, seconds)
+
+    async def status(self) -> Status:
+        """What the status page shows."""
+        return await asyncio.to_thread(self.metrics.snapshot, self.health.status)
 
     async def drain(self, timeout_s: float) -> bool:
         """Say that the service is not ready, refuse new work, finish what there is, close the store.
@@ -225,6 +235,26 @@ class Service:
             await asyncio.to_thread(self._store.close)
         self._threads.shutdown(wait=False)
         return done
+
+    def _show(self, served: Served) -> None:
+        """`served` is the model from now on."""
+        self._served = served
+        self.pace.follow(served.known)
+        budget_ms = served.known.budgets.b_rank_ms if served.known is not None else None
+        self.metrics.serve(answers.model_facts(served, self.config), budget_ms)
+
+    def _readings(self) -> Readings:
+        if self._scheduler is None or self._users is None or self._served is None:
+            return Readings(in_progress=self.admissions.in_progress)
+        known = self._served.known
+        return Readings(
+            load=self._scheduler.load(),
+            pool=self._served.engine.cache_stats(),
+            error=known.latency.error() if known is not None else None,
+            in_progress=self.admissions.in_progress,
+            users=len(self._users),
+            users_bytes=self._users.held_bytes,
+        )
 
     def _reading(self, served: Served) -> Reading:
         """ConfigError if the store keeps fewer events than are read."""

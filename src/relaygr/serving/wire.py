@@ -165,7 +165,7 @@ class ReloadAnswer(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    status: Literal["ok", "starting", "draining"]
+    status: Literal["starting", "ready", "draining"]
 
 
 class ErrorDetail(Struct, frozen=True, omit_defaults=True):
