@@ -125,8 +125,8 @@ class Scheduler:
     def forget(self, tenant: str, user: str) -> int:
         """Drop everything of a user, queued and running work included; returns the cache entries dropped.
 
-        Waits for a batch or step of the user that runs now, and returns with nothing of the user held or on
-        its way but what was asked for since.
+        Waits for the batch or step that runs now, and returns with nothing of the user held or on its way
+        but what was asked for since.
         """
         owner = (tenant, user)
         with self._change:
