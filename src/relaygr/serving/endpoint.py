@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -160,18 +161,21 @@ class Envelope:
         headers, seen = Headers(scope=scope), _Seen(self._service, send)
         scope[REQUEST_ID] = seen.request_id = request_id(headers)
         scope[TIMINGS], scope[ROUTE], scope[ERROR] = seen.timings, "unknown", ""
-        method, parent = scope["method"], headers.get("traceparent")
+        parent = headers.get("traceparent")
         with (
-            self._tracing.request(method, parent, headers.get("tracestate")) as lap,
+            self._tracing.request(scope["method"], parent, headers.get("tracestate")) as lap,
             bound(request_id=seen.request_id, trace_id=lap.trace_id),
         ):
             try:
                 await self._app(scope, receive, seen.send)
             finally:
-                seconds, route = seen.seconds(), scope[ROUTE]
-                lap.answered(route, seen.status)
-                self._service.metrics.answered(route, seen.status, seconds)
-                answered(method, route, seen.status, seconds, error=scope[ERROR])
+                lap.answered(scope[ROUTE], seen.status)
+                # The event loop writes to sockets at the end of its turn: the answer goes out before this.
+                asyncio.get_running_loop().call_soon(self._tell, scope, seen.status, seen.seconds())
+
+    def _tell(self, scope: Scope, status: int, seconds: float) -> None:
+        self._service.metrics.answered(scope[ROUTE], status, seconds)
+        answered(scope["method"], scope[ROUTE], status, seconds, error=scope[ERROR])
 
 
 class _Seen:
