@@ -131,9 +131,9 @@ def test_signals_join_the_flight_of_their_user() -> None:
     assert queue.join(Flight(user("u", 20, tenant_name="other"), 5, 0)) is None
     longer, shorter = user("u", 30), user("u", 10)
     assert queue.join(Flight(longer, 3, 0)) is first
-    assert (first.history, first.deadline_s) == (longer, 5)
+    assert (first.history, first.deadline_s, first.urgent_s) == (longer, 5, 3)
     assert queue.join(Flight(shorter, 9, 0)) is first
-    assert (first.history, first.deadline_s) == (longer, 9)
+    assert (first.history, first.deadline_s, first.urgent_s) == (longer, 9, 3)
     assert queue.take() is first
     assert queue.join(Flight(longer, 3, 0)) is first  # while a step of it runs
     first.cancel()
@@ -144,6 +144,19 @@ def test_signals_join_the_flight_of_their_user() -> None:
     assert queue.join(Flight(longer, 3, 0)) is second
     queue.land(second)
     assert queue.join(Flight(longer, 3, 0)) is None
+
+
+def test_a_more_urgent_signal_moves_its_flight_forward() -> None:
+    queue = FlightQueue(9)
+    flights = [Flight(user(name, 20), 5, 0) for name in "abc"]
+    assert all(queue.put(one) for one in flights)
+    assert queue.join(Flight(user("c", 20), 4, 0)) is flights[2]
+    assert queue.join(Flight(user("a", 20), 6, 0)) is flights[0]
+    flights[1].cancel()
+    assert [queue.take() for _ in range(3)] == [flights[2], flights[0], None]
+    queue.back(flights[0])
+    queue.back(flights[2])
+    assert queue.take() is flights[2]
 
 
 def test_a_job_has_one_answer() -> None:

@@ -40,13 +40,15 @@ class Job(Future[Answer], Generic[Answer]):
 
     Attributes:
         deadline_s: on the scheduler's clock; an answer later than this is of no use.
+        urgent_s: the deadline by which it is placed in its queue.
         queued_s: when it came; `started_s`, `done_s`: when its work began and ended, 0 before.
         arrival: its number in the queue, which decides among equal deadlines; 0 before.
     """
 
     def __init__(self, deadline_s: float, queued_s: float) -> None:
         super().__init__()
-        self.deadline_s, self.queued_s = deadline_s, queued_s
+        self.deadline_s = self.urgent_s = deadline_s
+        self.queued_s = queued_s
         self.started_s = self.done_s = 0.0
         self.arrival = 0
         self._once = threading.Lock()
@@ -119,7 +121,8 @@ class RankJob(Job[RankResult]):
 class Flight(Job[PrefetchResult]):
     """A prefix on its way into the cache, step by step; later signals of the same user join it.
 
-    It is one wait for all of them: its deadline is the latest of theirs, and cancelling it ends it for all.
+    It is one wait for all of them: as urgent as the earliest of their deadlines, alive until the latest;
+    cancelling it ends it for all.
 
     Attributes:
         history: the newest one that was signalled.

@@ -29,8 +29,7 @@ class DeadlineQueue(Generic[Entry]):
     def put(self, job: Entry) -> bool:
         """Add a job; False when the queue is full of jobs that somebody waits for."""
         if len(self._heap) >= self.limit:
-            self._heap = [item for item in self._heap if item[2].waiting]
-            heapq.heapify(self._heap)
+            self._sort()
         if len(self._heap) >= self.limit:
             return False
         self._arrivals += 1
@@ -40,7 +39,7 @@ class DeadlineQueue(Generic[Entry]):
 
     def back(self, job: Entry) -> None:
         """Put back a job that was taken, in its old place among equal deadlines, whatever the limit."""
-        heapq.heappush(self._heap, (job.deadline_s, job.arrival, job))
+        heapq.heappush(self._heap, (job.urgent_s, job.arrival, job))
 
     def head(self) -> Entry | None:
         """The most urgent job that somebody waits for; it stays."""
@@ -57,6 +56,11 @@ class DeadlineQueue(Generic[Entry]):
         if job is not None:
             heapq.heappop(self._heap)
         return job
+
+    def _sort(self) -> None:
+        """Drop what nobody waits for and put the others in order."""
+        self._heap = [(job.urgent_s, job.arrival, job) for job in self]
+        heapq.heapify(self._heap)
 
 
 class RankQueue(DeadlineQueue[RankJob]):
@@ -106,6 +110,9 @@ class FlightQueue(DeadlineQueue[Flight]):
         if signal.history.sequence >= flight.history.sequence:
             flight.history = signal.history
         flight.deadline_s = max(flight.deadline_s, signal.deadline_s)
+        if signal.deadline_s < flight.urgent_s:
+            flight.urgent_s = signal.deadline_s
+            self._sort()
         return flight
 
     def land(self, flight: Flight) -> None:

@@ -102,8 +102,8 @@ class Scheduler:
         """Bring a prefix into the cache, step by step, when nothing more urgent runs; answers at once.
 
         A signal of a user whose prefix is on its way joins that flight, which then goes on to the newer
-        history and lives until the later deadline. A signal while ranking is queued beyond a whole batch is
-        refused: pre-inference is shed first.
+        history, in the place of the earlier deadline and until the later one. A signal while ranking is
+        queued beyond a whole batch is refused: pre-inference is shed first.
 
         Raises:
             RequestError: the history does not fit the model, or the deadline is out of range.
