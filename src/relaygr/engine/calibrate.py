@@ -27,7 +27,7 @@ from relaygr.relay.latency import Pass
 log = logging.getLogger("relaygr.engine")
 
 SHORT_S, LONG_S, MAX_S = 3.0, 20.0, 600.0
-MAX_TIMES = 200  # of one shape; further ones replace the oldest
+MAX_TIMES = 200  # of one shape; enough, however they differ
 # Times of one shape whose median is further above the least are taken to be disturbed.
 _QUIET_SPREAD = 1.05
 _LEAST_ROUNDS, _LEAST_TIMES = 3, 5
@@ -100,7 +100,7 @@ def measure(engine: Engine, seconds: float, timer: Timer = time.perf_counter) ->
     try:
         chosen = run.warm(grid)
         while run.spent() < _ROUNDS_SHARE or run.rounds < _LEAST_ROUNDS:
-            if not run.round(chosen):
+            if not run.round(chosen) or run.rounds == MAX_TIMES:
                 break
         while (disturbed := run.most_disturbed(chosen)) is not None:
             run.climb(disturbed)
@@ -127,7 +127,11 @@ class _Run:
         return (self._timer() - self._start_s) / self._seconds
 
     def warm(self, grid: list[list[Ladder]]) -> list[Ladder]:
-        """Run the lengths once, as long as a further one is likely to fit; returns what was run."""
+        """Run the lengths once, as long as a further one is likely to fit; returns what was run.
+
+        Raises:
+            BackendError: no pass took any time.
+        """
         chosen: list[Ladder] = []
         cost, events = 0.0, 0
         self.climb(grid[0][0])  # the very first pass of a process says nothing about the others
@@ -142,6 +146,8 @@ class _Run:
                 self.climb(ladder)
             chosen += rung
             cost, events = self.spent() - before, rung[0].events
+        if not self._times:
+            raise BackendError("calibration: the clock did not move during any pass")
         return chosen
 
     def round(self, chosen: list[Ladder]) -> bool:
@@ -182,9 +188,6 @@ class _Run:
         return ladder if spread > _QUIET_SPREAD else None
 
     def points(self) -> tuple[Point, ...]:
-        """Raises BackendError when no request took any time."""
-        if not self._times:
-            raise BackendError("calibration: the clock did not move during any pass")
         return tuple(map(self._point, self._times))
 
     def _serve(self, request: RankRequest) -> PrefetchResult:
@@ -194,9 +197,12 @@ class _Run:
 
     def _spread(self, ladder: Ladder) -> float:
         points = [self._point(shape) for shape in self._shapes.get(ladder.user, ())]
-        if any(len(point.times_ms) < _LEAST_TIMES for point in points):
+        counts = [len(point.times_ms) for point in points]
+        if min(counts, default=0) < _LEAST_TIMES:
             return math.inf
-        return max((point.median_ms / min(point.times_ms) for point in points), default=1.0)
+        if max(counts) >= MAX_TIMES - 1:
+            return 1.0
+        return max(point.median_ms / min(point.times_ms) for point in points)
 
     def _point(self, shape: Pass) -> Point:
         """A shape with its times; without the first, which met cold caches, where there are enough."""
