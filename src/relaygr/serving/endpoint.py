@@ -191,7 +191,7 @@ class _Seen:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.status = message["status"]
+            self.status = int(message["status"])
             self.timings["total"] = self.seconds() * 1000
             parts = ", ".join(f"{what};dur={ms:.3f}" for what, ms in self.timings.items())
             headers = message["headers"]

@@ -49,7 +49,7 @@ class OutputTensor(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     shape: list[int]
     datatype: str
-    data: list[float] | list[str] | None = None
+    data: list[float | str] | None = None
     parameters: dict[str, Parameter] = {}
 
 
@@ -100,7 +100,7 @@ def write_tensor(
     """A tensor of an answer, and the bytes behind the JSON that hold it."""
     kind = "BYTES" if isinstance(value, list) else "FP32"
     if not binary:
-        data: list[float] | list[str] = value if isinstance(value, list) else value.ravel().tolist()
+        data: list[float | str] = [*value] if isinstance(value, list) else value.ravel().tolist()
         return OutputTensor(name, list(shape), kind, data), b""
     if isinstance(value, list):
         encoded = [text.encode() for text in value]
