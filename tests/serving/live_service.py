@@ -19,7 +19,7 @@ from relaygr.serving.app import build_app
 from relaygr.serving.service import Service
 
 CONFIG = Config(
-    engine=EngineConfig(device_bytes=8 * MIB, dtype="fp32", kernel="reference", threads=1),
+    engine=EngineConfig(device_bytes=32 * MIB, dtype="fp32", kernel="reference", threads=1),
     store=StoreConfig(url="sqlite://memory"),
     serving=ServingConfig(calibrate_s=0.0),
 )

@@ -149,7 +149,7 @@ def test_the_numbers_move_under_load(watched: Watched, live: Live) -> None:
     assert re.search(r"full prefix hit\s+[\d.]+ %", watched.text("#numbers"))
     assert re.search(r"admitted\s+\d+", watched.text("#admissions"))
     assert re.search(r"kept [\d.]+ \wiB", watched.text("#pool-legend"))
-    assert re.search(r"prefixes\s+7\b", watched.text("#entries"))
+    assert re.search(r"prefixes\s+[1-7]\b", watched.text("#entries"))
     assert live.service.served.model[:12] == watched.text("#model")
     assert {url.removeprefix(live.url) for url in watched.urls} <= {"/", "/v1/status"}
     assert watched.faults == []
