@@ -17,6 +17,7 @@ from relaygr.config.settings import Config, EngineConfig, ServingConfig, StoreCo
 from relaygr.core.units import MIB
 from relaygr.serving.app import build_app
 from relaygr.serving.service import Service
+from relaygr.serving.tracing import Tracing
 
 CONFIG = Config(
     engine=EngineConfig(device_bytes=32 * MIB, dtype="fp32", kernel="reference", threads=1),
@@ -41,12 +42,12 @@ class Live:
 
 
 @contextmanager
-def live_service(config: Config = CONFIG, port: int = 0) -> Iterator[Live]:
+def live_service(config: Config = CONFIG, port: int = 0, tracing: Tracing | None = None) -> Iterator[Live]:
     """Ready when it is entered, drained and stopped when it is left."""
     listener = socket.create_server(("127.0.0.1", port))
     service = Service(config)
     settings = uvicorn.Config(
-        build_app(service), ws="none", lifespan="off", log_config=None, access_log=False,
+        build_app(service, tracing), ws="none", lifespan="off", log_config=None, access_log=False,
         timeout_graceful_shutdown=1,
     )  # fmt: skip
     server = uvicorn.Server(settings)

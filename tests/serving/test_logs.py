@@ -8,8 +8,10 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 import structlog
+from live_service import live_service
 
 from relaygr.core.errors import BackendError
 from relaygr.serving import logs
@@ -194,3 +196,28 @@ def test_whatever_is_logged_stays_one_line_of_json(stream: io.StringIO) -> None:
     logging.getLogger("relaygr").warning("two\nlines \x00 and \udc80")
     structlog.stdlib.get_logger("relaygr").warning("a thing", thing=object(), size=float("nan"))
     assert len(lines(stream)) == 2
+
+
+def test_a_service_logs_its_requests_and_no_users(
+    stream: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs.configure("info", stream=stream)
+    monkeypatch.setattr(logging.getLogger("httpx"), "disabled", True)  # the client of this test
+    parent = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01", "x-request-id": "request-9"}
+    with live_service() as live, httpx.Client(base_url=live.url, timeout=30) as client:
+        body = {"user": "user-77", "items": [4242], "timestamps": [1_700_000_000]}
+        assert client.post("/v1/events", json=body).status_code == 200
+        assert client.post(
+            "/v1/rank", json={"user": "user-77", "candidates": [4242]}, headers=parent
+        ).is_success
+        assert client.post("/v1/rank", json={"user": "user-77", "candidates": ["x"]}).status_code == 422
+        assert client.delete("/v1/users/user-77").is_success
+        assert client.get("/readyz").is_success
+    found = [line for line in lines(stream) if line["event"] == "request"]
+    assert [line["route"] for line in found[:3]] == ["/v1/events", "/v1/rank", "/v1/rank"]
+    assert (len(found), found[3]["method"]) == (4, "DELETE")
+    assert found[3]["route"].startswith("/v1/users/{user")
+    assert (found[1]["request_id"], found[1]["trace_id"]) == ("request-9", "ab" * 16)
+    assert (found[2]["status"], found[2]["error"]) == (422, "request")
+    assert "user-77" not in stream.getvalue()
+    assert "4242" not in stream.getvalue()

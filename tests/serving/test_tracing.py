@@ -8,8 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from live_service import live_service
 from metric_cases import FIRST, HISTORY
 
 from relaygr.core.clock import ManualClock
@@ -235,3 +237,26 @@ def test_a_malformed_traceparent_names_no_trace_and_starts_a_new_one(
     with recorded.tracing.request("POST", header) as lap:
         assert lap.trace_id != TRACE
         assert len(lap.trace_id) == 32
+
+
+def test_a_service_joins_prefix_and_ranking_of_a_client() -> None:
+    exporter = InMemorySpanExporter()
+    on = Tracing.open(True, exporter)
+    with (
+        live_service(tracing=on) as live,
+        httpx.Client(base_url=live.url, timeout=30, headers={"traceparent": HEADER}) as client,
+    ):
+        body = {"user": "secret-user", "items": [1] * 50, "timestamps": [1_700_000_000] * 50}
+        assert client.post("/v1/events", json=body, headers={"traceparent": ""}).is_success
+        assert client.post("/v1/prefix", json={"user": "secret-user"}).json()["admission"] == "admitted"
+        answer = client.post("/v1/rank", json={"user": "secret-user", "candidates": [1, 2]})
+        assert answer.is_success
+    on.close()
+    spans = exporter.get_finished_spans()
+    joined = [span for span in spans if span.context and f"{span.context.trace_id:032x}" == TRACE]
+    names = sorted(span.name for span in joined)
+    assert [name for name in names if not name.startswith("prefix")] == [
+        "POST /v1/prefix", "POST /v1/rank", "rank compute", "rank queue"
+    ]  # fmt: skip
+    assert "prefix queue" in names
+    assert "secret-user" not in "".join(span.to_json() for span in spans)
