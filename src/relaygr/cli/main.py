@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -10,6 +11,8 @@ from rich.console import Console
 
 from relaygr import __version__
 from relaygr.cli.bench import bench_app
+from relaygr.cli.bench_serve import serve as bench_serve
+from relaygr.cli.bench_serve import soak as bench_soak
 from relaygr.cli.calibrate import calibrate_command
 from relaygr.cli.data import data_app
 from relaygr.cli.demo import demo
@@ -28,6 +31,8 @@ app = App(
     version=__version__,
 )
 app.command(data_app)
+bench_app.command(bench_serve)
+bench_app.command(bench_soak, name="soak")
 app.command(bench_app)
 app.command(doctor)
 app.command(calibrate_command, name="calibrate")
@@ -50,10 +55,10 @@ def main(argv: list[str] | None = None) -> None:
         _complain(str(error))
         raise SystemExit(2) from error
     except OSError as error:
-        # A path that the command did not expect to fail; without a path it is no mistake of the caller.
-        if error.filename is None:
+        # A path that the command did not expect to fail, or an output that takes no more.
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EIO):
             raise
-        _complain(f"{error.filename}: {error.strerror}")
+        _complain(f"{error.filename or 'output'}: {error.strerror}")
         raise SystemExit(2) from error
     if isinstance(result, int) and result:
         raise SystemExit(result)

@@ -57,9 +57,11 @@ class RankerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     def __post_init__(self) -> None:
         check_limits(self, _LIMITS)
-        if len(self.contextual) >= self.max_seq_len:
+        if self.max_history < 1:
             raise ConfigError(
-                "model.contextual", f"{len(self.contextual)} slots leave no room in {self.max_seq_len}"
+                "model.max_seq_len",
+                f"{self.max_seq_len} leaves no room for an event of {self.tokens_per_event} tokens behind "
+                f"{len(self.contextual)} profile slots",
             )
         for name in ("action_bits", "tasks", "contextual"):
             values = getattr(self, name)

@@ -117,6 +117,11 @@ def _check_tables(config: HstuConfig) -> None:
     seen: dict[str, Table] = {}
     for table in config.slot_tables:
         other = seen.setdefault(module_key(table.name), table)
+        if other.name != table.name:
+            raise ConfigError(
+                "model.slot_tables",
+                f"tables {other.name!r} and {table.name!r} cannot be told apart; rename one",
+            )
         if other != table:
             raise ConfigError("model.slot_tables", f"two different tables are called {table.name!r}")
     if config.slot_min_history and len(config.slot_min_history) != len(config.contextual):

@@ -19,6 +19,7 @@ from relaygr.models.ranker import Ranker
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _CONFIG_DIGEST = "relaygr.config"  # key in the weight file's metadata
 
 
@@ -64,7 +65,7 @@ def open_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Ranke
     config = _decode(folder / CONFIG_FILE, config_data)
     try:
         state = deserialize(data)
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, KeyError) as error:
         raise ConfigError(str(path), f"cannot be read: {error}") from error
     if _names_another(data, _digest(config_data).hex()):
         raise ConfigError(
@@ -96,7 +97,7 @@ def _read(path: Path) -> bytes:
 def _decode(path: Path, data: bytes) -> AnyConfig:
     try:
         return msgspec.json.decode(data, type=AnyConfig)
-    except msgspec.DecodeError as error:  # validation errors are decode errors too
+    except (msgspec.DecodeError, RecursionError) as error:  # validation errors are decode errors too
         raise ConfigError(str(path), str(error)) from error
 
 
@@ -115,8 +116,11 @@ def _fingerprint(*files: bytes) -> Fingerprint:
 def _names_another(weights: bytes, config_digest: str) -> bool:
     """Whether the weight file names another configuration; files without a name pass."""
     size = int.from_bytes(weights[:8], "little")
-    header = msgspec.json.decode(weights[8 : 8 + size], type=dict[str, msgspec.Raw])
-    metadata = msgspec.json.decode(header.get("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
+    try:
+        header = msgspec.json.decode(weights[8 : 8 + size], type=dict[str, msgspec.Raw])
+        metadata = msgspec.json.decode(header.get("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
+    except msgspec.DecodeError:
+        return True
     return metadata.get(_CONFIG_DIGEST, config_digest) != config_digest
 
 
@@ -127,9 +131,9 @@ def _check(path: Path, state: dict[str, torch.Tensor], wanted: dict[str, torch.T
             problems.append(f"unexpected {name}")
         elif tensor.shape != wanted[name].shape:
             problems.append(f"{name} has shape {list(tensor.shape)}, wanted {list(wanted[name].shape)}")
-        elif not tensor.is_floating_point():
+        elif tensor.dtype not in _FLOATS:
             problems.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, wanted floating point")
-        elif not bool(torch.isfinite(tensor).all()):
+        elif not bool(torch.isfinite(tensor.float()).all()):  # as it will be used
             problems.append(f"not finite: {name}")
     if problems:
         raise ConfigError(str(path), "; ".join(problems))

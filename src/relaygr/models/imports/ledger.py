@@ -13,6 +13,7 @@ from torch import Tensor
 from relaygr.core.errors import ConfigError
 
 _MAX_PROBLEMS = 1000
+_WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _MAX_LAYERS = 128
 _NOT_NEEDED = re.compile(r"(^|\.)_extra_state$")  # of layers that quantise; empty in others
 
@@ -121,6 +122,9 @@ class Ledger:
             self.problems.append(problem)
             return None
         assert isinstance(value, Tensor)
+        if not value.numel():
+            self.problems.append(f"{name} {list(shape)} is empty")
+            return None
         self.rounded |= value.dtype == torch.float64
         tensor = value.detach().float()
         if not bool(torch.isfinite(tensor).all()):
@@ -133,11 +137,22 @@ class Ledger:
         value = self._left.pop(name, None)
         if value is None:
             return None
-        fine = isinstance(value, Tensor) and not value.is_floating_point() and value.dim() == 1
+        fine = isinstance(value, Tensor) and value.dtype in _WHOLE and value.dim() == 1
         if not fine or len(value) > 64:  # type: ignore[arg-type]
             self.problems.append(f"{name} is not a list of up to 64 whole numbers")
             return None
         return tuple(int(one) for one in value)  # type: ignore[attr-defined]
+
+    def causal(self, name: str) -> None:
+        """Drop a stored mask of hidden keys if it is there; it must hide exactly what comes later."""
+        value = self._left.pop(name, None)
+        if value is None:
+            return
+        if isinstance(value, Tensor) and value.dim() == 2:
+            hidden = torch.ones(value.shape, dtype=torch.bool).triu_(1)
+            if not torch.equal(value.bool(), hidden):
+                self.problems.append(f"{name} is not the causal mask, which is all that is supported")
+        self.ignored.append(name)
 
     def expect(self, name: str, values: tuple[float, ...]) -> None:
         """Drop a stored constant if it is there; another value than ours is a problem."""

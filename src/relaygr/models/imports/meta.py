@@ -68,7 +68,7 @@ def convert(
         num_heads=heads.count,
         qk_dim=heads.qk_dim,
         v_dim=heads.v_dim,
-        max_seq_len=settings.max_seq_len or 1,
+        max_seq_len=1 if settings.max_seq_len is None else settings.max_seq_len,
         max_num_candidates=settings.max_num_candidates_inference or settings.max_num_candidates,
         scaling_seqlen=number,
         norm_eps=1e-6 if settings.norm_eps is None else settings.norm_eps,

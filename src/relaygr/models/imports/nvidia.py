@@ -187,7 +187,7 @@ def _places(ledger: Ledger, settings: Settings, size: int) -> int:
 
 def _length(settings: Settings, slot_count: int, per_event: int) -> int:
     if settings.max_history is None:
-        return settings.max_seq_len or 1
+        return 1 if settings.max_seq_len is None else settings.max_seq_len
     length = slot_count + per_event * settings.max_history
     if settings.max_seq_len is not None and length > settings.max_seq_len:
         raise ConfigError(

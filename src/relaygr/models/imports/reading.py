@@ -6,6 +6,8 @@ import hashlib
 import io
 import pickle
 import re
+import struct
+import tokenize
 import warnings
 import zipfile
 from dataclasses import dataclass, field
@@ -37,7 +39,9 @@ BAD_FILE = (
     AssertionError,
     ImportError,
     MemoryError,
+    RecursionError,
     OSError,
+    struct.error,
 )
 
 
@@ -89,6 +93,8 @@ def read_values(path: Path) -> Contents:
 
 def check_size(path: Path, name: str, tensor: Tensor, limit_bytes: int) -> None:
     """Refuse a tensor of more bytes than its file, such as one number spread over terabytes."""
+    if tensor.is_nested or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise ConfigError(str(path), f"{name} is not a plain tensor: nested, sparse or quantised")
     size = tensor.numel() * tensor.element_size()
     if size > limit_bytes:
         raise ConfigError(
@@ -101,8 +107,9 @@ def _read_npy(path: Path) -> Tensor:
         # Mapped, so that a header which claims more than the file holds allocates nothing.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         return torch.from_numpy(np.array(array))
-    except (ValueError, TypeError, EOFError, OSError) as error:
-        raise ConfigError(str(path), f"is not a readable array: {error}") from error
+    except (*BAD_FILE, SyntaxError, tokenize.TokenError) as error:
+        reason = (str(error).splitlines() or [""])[0][:200]
+        raise ConfigError(str(path), f"is not a readable array: {reason or type(error).__name__}") from error
 
 
 def _read_safetensors(path: Path) -> object:

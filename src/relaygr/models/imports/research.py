@@ -42,7 +42,7 @@ def convert(
     items = move_table(ledger, settings, settings.items or "item", "tokens.item.weight", size, ITEMS)
     check_policies(settings, [settings.table_of(settings.items or "item")])
     ledger.move(_PLACES, "tokens.position", (length, size))
-    ledger.ignore(re.escape(_MASK))
+    ledger.causal(_MASK)
     _refuse(ledger)
     tasks = task_names(ledger, settings, notes, None) if settings.tasks else ("similarity",)
     number = divisor(settings, asked, length, notes)
@@ -84,9 +84,11 @@ def _length(ledger: Ledger, settings: Settings) -> int:
     for name in ledger.names(re.escape(RESEARCH_LAYERS) + r"\d+\._rel_attn_bias\._(pos_)?w"):
         told = ledger.axis(name, 0, 1)
         said.append(Told(told.words, None if told.value is None else (told.value + 1) // 2))
-    given = settings.max_seq_len
+    given, more = settings.max_seq_len, settings.max_output_len or 0
+    if more < 0:
+        raise ConfigError("config.max_output_len", f"{more} must not be negative")
     if given is not None:
-        given += settings.max_output_len or 0
+        given += more
     length = ledger.size("max_sequence_len + max_output_len", given, said)
     if settings.position_buckets not in (None, length):
         ledger.problems.append(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import torch
+from torch import Tensor
 
 from relaygr.config.paths import check_folder
 from relaygr.core.errors import ConfigError
@@ -97,8 +98,20 @@ def _convert(job: ImportJob, given: Given, contents: Contents, detected: Detecte
         notes.warnings.append("float64 tensors were rounded to float32")
     with torch.device("meta"):
         model = Ranker(config)
-    model.load_state_dict(ledger.state, assign=True)
+    model.load_state_dict(_unshared(ledger.state), assign=True)
     return Imported(model.eval().requires_grad_(False), detected, ledger, notes)
+
+
+def _unshared(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights in memory of their own: one table may be read by two features, layers may share weights."""
+    seen: set[int] = set()
+    own = {}
+    for name, tensor in state.items():
+        storage = tensor.untyped_storage()
+        shared = storage.data_ptr() in seen or storage.nbytes() != tensor.nbytes
+        own[name] = tensor.clone() if shared else tensor
+        seen.add(storage.data_ptr())
+    return own
 
 
 def _keep_inputs(job: ImportJob, contents: Contents) -> None:

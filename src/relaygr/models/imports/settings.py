@@ -20,6 +20,10 @@ from relaygr.models.switches import Unknown
 _MAX_BYTES = MIB
 
 
+_BINARY = (0, "BINARY_CLASSIFICATION", "0", "MultitaskTaskType.BINARY_CLASSIFICATION")
+_REGRESSION = (1, "REGRESSION", "1", "MultitaskTaskType.REGRESSION")
+
+
 class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One task of a published configuration; types are 0 (binary) and 1 (regression), or their names."""
 
@@ -27,9 +31,13 @@ class Task(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_weight: int = 0
     task_type: int | str = 0
 
+    def __post_init__(self) -> None:
+        if self.task_type not in _BINARY + _REGRESSION:
+            raise ValueError(f"task_type {self.task_type!r} is none of {_BINARY[:2] + _REGRESSION[:2]}")
+
     @property
     def regression(self) -> bool:
-        return self.task_type in (1, "1", "REGRESSION", "MultitaskTaskType.REGRESSION")
+        return self.task_type in _REGRESSION
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

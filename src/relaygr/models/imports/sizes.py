@@ -34,7 +34,7 @@ def split_heads(
 ) -> Heads:
     """Heads of H A = `keys` and H E = `values`; one of H, A and E has to be given."""
     qk_dim, v_dim = settings.qk_dim, settings.v_dim
-    given = count or settings.num_heads
+    given = settings.num_heads if count is None else count
     if settings.num_heads not in (None, given):
         ledger.problems.append(
             f"num_heads: {settings.num_heads} in the configuration, but the output norms are of {given} heads"
@@ -45,7 +45,7 @@ def split_heads(
         given = max(keys // qk_dim, 1)
     if given is None:
         need(settings, "num_heads")
-    heads = given or 1
+    heads = 1 if given is None else given
     if heads < 1 or keys % heads or values % heads or keys < heads:
         ledger.problems.append(
             f"num_heads: {heads} does not divide {keys} query and {values} value numbers of a token"
@@ -102,6 +102,10 @@ def task_names(ledger: Ledger, settings: Settings, notes: Notes, told: Told | No
     if not tasks and settings.num_tasks:
         tasks = [Task(f"task_{i}") for i in range(min(settings.num_tasks, 1024))]
         notes.assumed.append(f"tasks are called {', '.join(one.task_name for one in tasks)}")
+    if settings.num_tasks is not None and settings.num_tasks != len(tasks):
+        ledger.problems.append(
+            f"num_tasks: {settings.num_tasks}, but {len(tasks)} tasks in the configuration"
+        )
     if told is not None and told.value not in (None, len(tasks)):
         ledger.problems.append(f"tasks: {len(tasks)} in the configuration, but {told.words}")
     kinds = [one.regression for one in tasks]

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from torch import nn
-
 from relaygr.core.errors import ConfigError
 from relaygr.models.imports.ledger import Ledger
 from relaygr.models.imports.settings import Settings
 from relaygr.models.switches import Table, Unknown
+from relaygr.models.variants import module_key
 
 COLLECTION = "_embedding_collection.embeddings."
 _STORED = re.compile(
@@ -77,11 +76,10 @@ def move_table(
     table = settings.table_of(feature)
     name = name or f"{COLLECTION}{table}.weight"
     shape = ledger.shape(name)
-    called = _module_name(table)
     if not ledger.has(name):
         ledger.problems.append(f"missing table {table!r} ({name}); give it as --tables {table}=FILE")
     else:
-        ledger.move(name, target.format(called), (shape[0] if shape else 0, dim))
+        ledger.move(name, target.format(module_key(table)), (shape[0] if shape else 0, dim))
     policy = settings.unknown if isinstance(settings.unknown, str) else settings.unknown.get(table, "reject")
     row = settings.unknown_rows.get(table)
     unknown: Unknown = policy if row is None else "unknown_row"
@@ -90,7 +88,7 @@ def move_table(
         if shape:
             ledger.problems.append(f"unknown_rows.{table}: {row or 0} is outside [0, {rows})")
         rows, row = max(rows, 1), 0
-    return Table(name=called, rows=rows, unknown=unknown, unknown_row=row or 0)
+    return Table(name=table, rows=rows, unknown=unknown, unknown_row=row or 0)
 
 
 def check_policies(settings: Settings, names: Iterable[str]) -> None:
@@ -102,9 +100,3 @@ def check_policies(settings: Settings, names: Iterable[str]) -> None:
                 raise ConfigError(
                     f"config.{key}", f"{table!r} is none of the tables {', '.join(sorted(known))}"
                 )
-
-
-def _module_name(table: str) -> str:
-    """A name that a container of modules accepts."""
-    name = table.replace(".", "_") or "_"
-    return f"{name}_" if hasattr(nn.ModuleDict, name) or name == "training" else name

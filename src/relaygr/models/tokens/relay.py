@@ -119,7 +119,9 @@ class RelayTokens(Tokens):
             slot(self.item.lookup(ids[i : i + 1], seed=1 + i), kernel) for i, slot in enumerate(self.slots)
         ]
         both = torch.cat(rows).to(self.dtype)
-        return both if self.position is None else both + self.position[: len(rows)]
+        if self.position is None:
+            return both
+        return both + self.position[torch.arange(len(rows)).clamp(max=len(self.position) - 1)]
 
     def _place(
         self, row: RowInput, positions: Tensor, timestamps: Tensor, gaps: Tensor, kernel: Kernel
