@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,7 +80,10 @@ def _read_all(index: Path, metadata: Metadata) -> Contents:
     for name, entry in metadata.state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata):
             raise ConfigError(str(index), f"{name} is {type(entry).__name__}, wanted a tensor")
-        claimed += entry.size.numel() * entry.properties.dtype.itemsize
+        if any(size < 0 for size in entry.size):
+            raise ConfigError(str(index), f"{name} {list(entry.size)}: a size is negative")
+        # By Python's own numbers: torch's product of sizes wraps around.
+        claimed += math.prod(entry.size) * entry.properties.dtype.itemsize
         if claimed > total:
             raise ConfigError(
                 str(index), f"{name} {list(entry.size)}: tensors claim {claimed} bytes of {total}"
@@ -123,7 +127,9 @@ def _assemble(
         if part is None:
             raise ConfigError(str(index), f"{name} has no bytes for its chunk at {list(chunk.offsets)}")
         tensor = _read_part(part, name)
-        inside = all(o + s <= n for o, s, n in zip(chunk.offsets, chunk.sizes, entry.size, strict=True))
+        inside = all(
+            0 <= o <= o + s <= n for o, s, n in zip(chunk.offsets, chunk.sizes, entry.size, strict=True)
+        )
         if tensor.shape != chunk.sizes or not inside:
             raise ConfigError(
                 str(part.path),
