@@ -48,7 +48,7 @@ TINY = HstuConfig(
     tasks=("engage", "like"),
 )
 SLOTTED = replace(TINY, contextual=("country", "city"))
-ENGINE = EngineConfig(device_bytes=4 * MIB, dtype="fp32", kernel="cpu", threads=1)
+ENGINE = EngineConfig(device_bytes=4 * MIB, dtype="fp32", kernel="reference", threads=1)
 START_S = 1_700_000_000
 _MAIN = "from relaygr.cli.main import main; main()"
 
@@ -192,7 +192,7 @@ def server(folder: Path, model: Path | None, *sets: str, store: str = "sqlite://
         f"store.url={store}",
         "engine.device_bytes=4MiB",
         "engine.dtype=fp32",
-        "engine.kernel=cpu",
+        "engine.kernel=reference",
         "engine.threads=1",
         "serving.calibrate_s=0",
         *sets,

@@ -40,7 +40,7 @@ class InputTensor(Body, frozen=True, kw_only=True):
     shape: Annotated[list[Size], msgspec.Meta(min_length=1, max_length=2)]
     datatype: str
     parameters: dict[str, Parameter] = msgspec.field(default_factory=dict)
-    data: msgspec.Raw = msgspec.Raw()
+    data: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
 
 
 class OutputTensor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,7 +100,8 @@ def write_tensor(
     """A tensor of an answer, and the bytes behind the JSON that hold it."""
     kind = "BYTES" if isinstance(value, list) else "FP32"
     if not binary:
-        data: list[float | str] = [*value] if isinstance(value, list) else value.ravel().tolist()
+        data: list[float | str] = []
+        data += value if isinstance(value, list) else value.ravel().tolist()
         return OutputTensor(name, list(shape), kind, data), b""
     if isinstance(value, list):
         encoded = [text.encode() for text in value]

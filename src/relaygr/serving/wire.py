@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -151,7 +151,7 @@ class ModelCard(Struct, frozen=True):
     dtype: str
     kernel: str
     loaded_s: float
-    config: dict[str, object]
+    config: dict[str, Any]
 
 
 class ModelsAnswer(Struct, frozen=True):
