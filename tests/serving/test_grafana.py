@@ -180,3 +180,9 @@ def test_prometheus_scrapes_the_default_address_and_reads_the_alerts() -> None:
 def test_what_the_reader_does_not_understand_is_an_error(text: str) -> None:
     with pytest.raises((AssertionError, StopIteration, IndexError)):
         parse_expression(text)
+
+
+def test_every_metric_is_in_the_manual(catalogue: Catalogue) -> None:
+    manual = (DEPLOY.parent / "docs" / "operating.md").read_text()
+    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in catalogue.types}
+    assert {name for name in names if f"`{name.removeprefix('relaygr_')}`" not in manual} == set()
