@@ -235,7 +235,7 @@ def test_deadlines_fire_in_time_and_in_order() -> None:
     timer = DeadlineTimer(clock)
     now = clock.now_s()
     order: list[Future[object]] = []
-    jobs = [job(now + after) for after in (0.06, 0.02, 0.04, 100)]
+    jobs = [job(now + after) for after in (0.3, 0.1, 0.2, 100)]
     for one in jobs:
         one.add_done_callback(order.append)
         timer.watch(one)

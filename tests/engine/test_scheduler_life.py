@@ -59,9 +59,9 @@ def test_a_deadline_fires_while_a_long_batch_runs_and_expired_work_is_not_comput
     engine, ears = FakeEngine(), Ears()
     with scheduling(engine, observer=ears) as scheduler:
         engine.hold()
-        running = scheduler.rank(request("running"), 60)
+        running = scheduler.rank(request("running"), 400)
         engine.await_call()
-        queued = scheduler.rank(request("queued"), 30)
+        queued = scheduler.rank(request("queued"), 200)
         kept = scheduler.rank(request("kept"))
         began = time.monotonic()
         assert isinstance(error(queued), DeadlineError)

@@ -12,7 +12,7 @@ from scheduler_fakes import FakeEngine, at_rest, await_true, error, request, res
 from relaygr.core.errors import CancelledError, DeadlineError, RequestError
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import Admission, Flight, PrefixAnswer, RankJob
-from relaygr.engine.requests import Path, RankRequest
+from relaygr.engine.requests import Path, PrefetchResult, RankRequest
 from relaygr.engine.scheduler import Scheduler
 
 
@@ -127,12 +127,48 @@ def test_a_longer_history_extends_the_flight_whatever_step_it_is_in() -> None:
         await_true(lambda: at_rest(scheduler))
 
 
+def test_an_edited_history_of_the_same_length_is_what_the_flight_ends_with() -> None:
+    engine = make_engine()
+    with scheduling(engine, chunk=lambda cached: step(32)) as scheduler:
+        edited = history("u", 90, 4)
+        joined: list[PrefixAnswer] = []
+
+        def step(tokens: int) -> int:
+            if not joined:  # in the first step
+                joined.append(scheduler.prefix(edited))
+            return tokens
+
+        flight_of(scheduler.prefix(history("u", 90, 3))).future.result(20)
+        assert joined[0].admission is Admission.JOINED
+        assert engine.peek(RankRequest(edited, ())) == (90, 90)
+
+
+def test_a_signal_between_the_last_step_and_its_answer_is_a_flight_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = FakeEngine()
+    late: list[PrefixAnswer] = []
+    resolve = Flight.resolve
+
+    def resolved(flight: Flight, answer: PrefetchResult) -> bool:
+        if not late:
+            late.append(scheduler.prefix(user("p", 40)))
+        return resolve(flight, answer)
+
+    with scheduling(engine) as scheduler:
+        monkeypatch.setattr(Flight, "resolve", resolved)
+        flight_of(scheduler.prefix(user("p", 20))).future.result(5)
+        assert late[0].admission is Admission.ADMITTED
+        assert flight_of(late[0]).future.result(5).tokens_left == 0
+        assert engine.tokens["p"] == 40
+
+
 def test_no_signal_is_lost_at_the_end_of_a_flight() -> None:
     """Signals of a growing history race with the ends of flights: the last of them is always encoded."""
     engine = make_engine()
     items, times, actions = events(150, 4)
     with scheduling(engine, chunk_tokens=32) as scheduler:
-        for turn in range(40):
+        for turn in range(20):
             name, last = f"u{turn}", None
             for count in range(90, 150, 6):
                 answer = scheduler.prefix(UserHistory(name, items[:count], times[:count], actions[:count]))
@@ -149,8 +185,8 @@ def test_a_flight_lives_until_the_latest_deadline_of_its_signals() -> None:
     engine = FakeEngine()
     with scheduling(engine, chunk_tokens=10) as scheduler:
         flight = start(scheduler, engine, 50)
-        short = flight_of(scheduler.prefix(user("q", 50), 30))
-        joined = flight_of(scheduler.prefix(user("r", 50), 30))
+        short = flight_of(scheduler.prefix(user("q", 50), 300))
+        joined = flight_of(scheduler.prefix(user("r", 50), 300))
         assert scheduler.prefix(user("r", 50), 9000).flight is joined
         assert isinstance(error(short), DeadlineError)  # while the step is still held
         assert not flight.future.done()
@@ -166,7 +202,7 @@ def test_a_flight_that_expires_between_steps_stops_and_keeps_what_is_done() -> N
     engine = FakeEngine()
     with scheduling(engine, chunk_tokens=10) as scheduler:
         engine.hold()
-        flight = flight_of(scheduler.prefix(user("p", 50), 40))
+        flight = flight_of(scheduler.prefix(user("p", 50), 300))
         engine.await_call()
         assert isinstance(error(flight), DeadlineError)
         again = flight_of(scheduler.prefix(user("p", 50)))
