@@ -24,6 +24,7 @@ from relaygr.client.errors import (
     UnavailableError,
 )
 from relaygr.client.retry import RetryPolicy
+from relaygr.client.status import Status
 from relaygr.client.sync import Client
 
 __all__ = [
@@ -46,6 +47,7 @@ __all__ = [
     "Reloaded",
     "RequestRejectedError",
     "RetryPolicy",
+    "Status",
     "UnavailableError",
     "UserState",
     "history",

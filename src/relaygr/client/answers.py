@@ -145,13 +145,13 @@ class Reloaded(Answer, frozen=True, kw_only=True):
 
 
 class Health(Answer, frozen=True, kw_only=True):
-    """Whether the server takes requests: `ok`, `starting` or `draining`."""
+    """Whether the server takes requests: `starting`, `ready` or `draining`."""
 
     status: str
 
     @property
     def ready(self) -> bool:
-        return self.status == "ok"
+        return self.status == "ready"
 
 
 class Refusal(Answer, frozen=True, kw_only=True):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from relaygr.client import answers
 from relaygr.client.errors import RequestRejectedError
+from relaygr.client.status import Status
 
 A = TypeVar("A")
 Ints = Iterable[int]
 """Integers of 64 bits: a list, a range, a numpy array."""
 
 _Column = list[Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]]
-_OK = frozenset({200})
 _MAX_NAME_BYTES = 256
 
 
@@ -57,7 +57,7 @@ class Call(Generic[A]):
     """One request of the protocol.
 
     Attributes:
-        answer: what a body of a status in `accepts` is read as.
+        answer: what the body of a good answer is read as.
         idempotent: whether doing it twice is the same as doing it once.
         deadline_ms: from the start of the call; the body carries what is left of it. None: no deadline.
     """
@@ -68,7 +68,6 @@ class Call(Generic[A]):
     idempotent: bool
     body: Body | None = None
     deadline_ms: float | None = None
-    accepts: frozenset[int] = field(default=_OK)
 
 
 def history(
@@ -154,12 +153,12 @@ def reload(path: str | None) -> Call[answers.Reloaded]:
     return Call("POST", "/v1/models/reload", answers.Reloaded, False, Body(path=path))
 
 
-def status() -> Call[dict[str, Any]]:
-    return Call("GET", "/v1/status", dict[str, Any], True)
+def status() -> Call[Status]:
+    return Call("GET", "/v1/status", Status, True)
 
 
 def health() -> Call[answers.Health]:
-    return Call("GET", "/readyz", answers.Health, True, accepts=frozenset({200, 503}))
+    return Call("GET", "/healthz", answers.Health, True)
 
 
 def column(name: str, values: Ints) -> list[int]:

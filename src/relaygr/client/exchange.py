@@ -117,7 +117,7 @@ class Exchange(Generic[A]):
 
     def answered(self, reply: Reply, now_s: float) -> A | Again:
         """What the answer means: a value, another attempt, or its error raised."""
-        if reply.status in self._call.accepts:
+        if reply.status == 200:
             try:
                 return msgspec.json.decode(reply.body, type=self._call.answer)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

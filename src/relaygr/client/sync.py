@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import httpx
 
@@ -12,6 +12,7 @@ from relaygr.client import answers, calls
 from relaygr.client.calls import A, Call, History, Ints
 from relaygr.client.door import Door
 from relaygr.client.exchange import Again, Exchange, Outgoing, Reply
+from relaygr.client.status import Status
 
 
 class Client:
@@ -115,12 +116,12 @@ class Client:
         """Serve the model in the server's folder `path`, or read the present folder again; never repeated."""
         return self._call(calls.reload(path), request_id, traceparent)
 
-    def status(self, *, request_id: str | None = None, traceparent: str | None = None) -> dict[str, Any]:
+    def status(self, *, request_id: str | None = None, traceparent: str | None = None) -> Status:
         """The figures of the status page."""
         return self._call(calls.status(), request_id, traceparent)
 
     def health(self, *, request_id: str | None = None, traceparent: str | None = None) -> answers.Health:
-        """Whether the server takes requests; a server that says no has answered too."""
+        """Whether the server takes requests; one that is starting or stopping answers too."""
         return self._call(calls.health(), request_id, traceparent)
 
     def close(self) -> None:
