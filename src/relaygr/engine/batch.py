@@ -43,14 +43,8 @@ class Work:
     unknown: int
     keep: bool = True
 
-    def idle(self, cacheable: Cacheable) -> bool:
-        """Whether there is nothing to do: a prefetch of K/V that would not outlive it."""
-        return cacheable != "append" and not len(self.candidates)
-
     def passes(self, cacheable: Cacheable, step: int) -> list[Tensor]:
         """Which candidates run together, int64 [n] each; of one query time if K/V depend on it."""
-        if self.idle(cacheable):
-            return []
         everything = torch.arange(len(self.candidates))
         if cacheable != "none" or isinstance(self.query_time, int):
             return list(torch.split(everything, step))
@@ -100,7 +94,11 @@ def score(
 ) -> list[Tensor]:
     """Logits [m, tasks] of each request; passes after the first hold only those with candidates left."""
     cacheable = model.config.cacheable
-    plans = [work.passes(cacheable, microbatch) for work in wave]
+    # A prefetch that nothing would be kept of computes nothing.
+    plans = [
+        work.passes(cacheable, microbatch) if len(work.candidates) or not residency.reason else []
+        for work, residency in zip(wave, held, strict=True)
+    ]
     parts: list[list[Tensor]] = [[] for _ in wave]
     for turn in range(max(map(len, plans), default=0)):
         running = [i for i, plan in enumerate(plans) if turn < len(plan)]

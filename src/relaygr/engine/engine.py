@@ -253,20 +253,23 @@ class Engine:
         if cacheable == "none":
             return self._desk.nothing("model is cacheable per pass")
         if cacheable == "request":
-            reason = "model is cacheable per request"
-            idle = work.idle(cacheable)
-            return self._desk.nothing(reason) if idle else self._desk.private(work.tokens, reason)
+            return self._unkept(work, "model is cacheable per request")
         if not work.keep:
-            return self._desk.private(work.tokens, "asked not to be kept")
-        return self._desk.open(self._checker.ref(work), now_s)
+            return self._unkept(work, "asked not to be kept")
+        return self._desk.open(self._checker.ref(work), now_s, needed=bool(len(work.candidates)))
+
+    def _unkept(self, work: Work, reason: str) -> Residency:
+        needed = bool(len(work.candidates))
+        return self._desk.private(work.tokens, reason) if needed else self._desk.nothing(reason)
 
     def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
         if not bool(torch.isfinite(logits).all()):
             self._desk.drop(residency)
             return BackendError(f"scores of user {work.history.user!r} are not finite; the prefix is dropped")
+        idle = not len(work.candidates) and bool(residency.reason)
         reason = self._desk.keep(residency, self._clock.now_s())
         cached = residency.cached
-        computed = 0 if work.idle(self.model.config.cacheable) else work.tokens - cached
+        computed = 0 if idle else work.tokens - cached
         path = Path.FULL if not cached else Path.RESUMED if computed else Path.HIT
         self._served[path] += 1
         self._cached += cached

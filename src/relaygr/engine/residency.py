@@ -48,8 +48,11 @@ class ResidencyDesk:
         """Serve every pass anew: K/V live no longer than a pass."""
         return Residency(None, 0, reason)
 
-    def open(self, ref: Ref, now_s: float) -> Residency:
-        """The longest cached prefix of `ref`, and room for the rest if there is some."""
+    def open(self, ref: Ref, now_s: float, needed: bool = True) -> Residency:
+        """The longest cached prefix of `ref`, and room for the rest if there is some.
+
+        Without room a private buffer, or nothing if the K/V are not `needed` for an answer.
+        """
         if not ref.tokens:
             return Residency(None, 0, "")
         deadline = now_s + self._lease_s
@@ -61,7 +64,8 @@ class ResidencyDesk:
                 return Residency(store, ref.tokens, "", ref, read)
         write = self._books.append(ref, "engine", now_s, deadline)
         if isinstance(write, Refused):
-            return self.private(ref.tokens, str(write.reason))
+            reason = str(write.reason)
+            return self.private(ref.tokens, reason) if needed else self.nothing(reason)
         with ExitStack() as undo:
             undo.callback(write.abort)
             self._pool.zero(write.fresh)
