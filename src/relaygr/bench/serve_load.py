@@ -151,7 +151,8 @@ async def remove_users(wire: Wire, crowd: Crowd, progress: Progress = lambda tex
 
     async def remove(number: int) -> None:
         nonlocal left
-        left += not (await wire.send("DELETE", f"/v1/users/{crowd.names[number]}")).ok
+        sent = await wire.send("DELETE", f"/v1/users/{crowd.names[number]}")
+        left += not sent.ok  # after the wait: others count meanwhile
 
     await _each(len(crowd.names), remove, "removed", progress)
     return left

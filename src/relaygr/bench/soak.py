@@ -220,10 +220,11 @@ def _report(spec: SoakSpec, soak: _Soak, wrong: list[str], seconds: float) -> So
         violations=[],
     )
     problems = [*found.problems, *wrong][:_MOST_SHOWN]
-    return msgspec.structs.replace(report, violations=[*_violations(spec, report), *problems])
+    return msgspec.structs.replace(report, violations=[*violations(spec, report), *problems])
 
 
-def _violations(spec: SoakSpec, report: SoakReport) -> list[str]:
+def violations(spec: SoakSpec, report: SoakReport) -> list[str]:
+    """What of a run must not be, a line each."""
     lines = []
     after, before = report.after, report.before
     if report.failed:

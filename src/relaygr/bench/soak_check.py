@@ -26,13 +26,12 @@ def _difference(sample: Sample, engines: Mapping[str, Engine]) -> str:
     engine = engines.get(sample.model)
     if engine is None:
         return f"{sample.user}: scored by {sample.model}, which is no model of this run"
-    history = UserHistory(sample.user, sample.items[: sample.events], sample.times[: sample.events])
-    if sample.path == "truncated":
-        history = history.newest(sample.served_tokens)
-    elif sample.served_tokens != sample.events:
+    if sample.path != "truncated" and sample.served_tokens != sample.events:
         return f"{sample.user}: served from {sample.served_tokens} tokens of {sample.events}"
     try:
-        wanted = engine.rank(RankRequest(history, sample.candidates, keep=False)).logits
+        history = UserHistory(sample.user, sample.items[: sample.events], sample.times[: sample.events])
+        read = history.newest(sample.served_tokens)
+        wanted = engine.rank(RankRequest(read, sample.candidates, keep=False)).logits
     except RequestError as error:
         return f"{sample.user}: was answered, but {error}"
     got = np.asarray(sample.scores, np.float32)
