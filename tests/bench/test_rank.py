@@ -20,8 +20,8 @@ from relaygr.bench.report import RankReport
 from relaygr.cli.main import main
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.cpu import AtenRoute, BlockedKernel
-from relaygr.models.presets import preset
 from relaygr.models.cost import cost
+from relaygr.models.presets import preset
 
 
 def run(*arguments: object) -> int:
