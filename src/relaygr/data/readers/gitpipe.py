@@ -40,7 +40,7 @@ class Repository:
 
     def __init__(self, path: Path, rev: str) -> None:
         self.path = path
-        if not rev or rev.startswith("-") or not rev.isprintable():
+        if not rev or rev.startswith(("-", "^")) or not rev.isprintable():
             raise ConfigError("rev", f"{rev[:64]!r} cannot name a commit")
         if not path.is_dir():
             raise DataError(str(path), 0, "", "is not a folder" if path.exists() else "no such folder")
