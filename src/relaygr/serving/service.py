@@ -14,12 +14,13 @@ import numpy as np
 from relaygr.config.settings import Config
 from relaygr.core.errors import CancelledError, ConfigError, NotReadyError, RequestError
 from relaygr.core.ids import check_name
-from relaygr.data.stores import EventBatch, HistoryStore, Profile, open_store
+from relaygr.data.stores import HistoryStore, Profile, open_store
 from relaygr.engine import Engine, RankRequest, RankResult, UserHistory
 from relaygr.engine.jobs import RankJob
 from relaygr.engine.scheduler import Scheduler
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
+from relaygr.serving.bodies import event_batch, inline_history
 from relaygr.serving.errors import HttpError
 from relaygr.serving.gauges import Readings
 from relaygr.serving.metrics import Metrics
@@ -114,7 +115,7 @@ class Service:
         owner = self._owner(tenant, body.user)
         if body.key is not None:
             check_name("key", body.key)
-        events = _batch(body)
+        events = event_batch(body)
         try:
             done = await self.users.append(owner, events, body.key)
         except RequestError as error:
@@ -286,19 +287,8 @@ class Service:
         """The history that came with the request, or the stored one."""
         if inline is None:
             return await self.users.get(owner)
-        limit = self.config.serving.max_history
-        if len(inline.items) > limit:
-            raise RequestError("history.items", f"{len(inline.items)} events, limit {limit}")
-        return UserHistory(
-            owner[1],
-            inline.items,
-            inline.timestamps,
-            inline.actions,
-            tenant_name=owner[0],
-            contextual=inline.contextual or np.zeros(len(self.engine.model_config.contextual), np.int64),
-            utc_offset_s=inline.utc_offset_s,
-            first_sequence=inline.first_sequence,
-        )
+        slots = len(self.engine.model_config.contextual)
+        return inline_history(owner, inline, slots, self.config.serving.max_history)
 
     async def _answer(self, job: RankJob, gone: Gone | None) -> RankResult:
         future = asyncio.wrap_future(job.future)
@@ -317,9 +307,3 @@ class Service:
             future.cancel()
         self.metrics.disconnected("rank")
         raise CancelledError("the client disconnected")
-
-
-def _batch(body: wire.EventsBody) -> EventBatch:
-    count = len(body.items)
-    actions = np.ones(count, np.int64) if body.actions is None else np.asarray(body.actions, np.int64)
-    return EventBatch(np.asarray(body.items, np.int64), np.asarray(body.timestamps, np.int64), actions)
