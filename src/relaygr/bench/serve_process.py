@@ -30,10 +30,10 @@ class ServerProcess:
         port, url: where it listens.
     """
 
-    def __init__(self, folder: Path, settings: Sequence[str]) -> None:
-        """`settings` are of the form section.key=value; `folder` takes its log."""
+    def __init__(self, folder: Path, settings: Sequence[str], config: Path | None = None) -> None:
+        """`settings` are of the form section.key=value and go before `config`; `folder` takes its log."""
         self._log = folder / "server.log"
-        self._settings = settings
+        self._settings, self._config = settings, config
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
@@ -67,6 +67,8 @@ class ServerProcess:
         """Start it and wait until it takes requests; BackendError if it ends or takes too long."""
         self.port = _free_port()
         arguments = ["serve", "--port", str(self.port)]
+        if self._config is not None:
+            arguments += ["--config", str(self._config)]
         for setting in (f"serving.host={HOST}", *self._settings):
             arguments += ["--set", setting]
         with self._log.open("wb") as log:
