@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from relaygr.serving.auth import Caller, Gatekeeper, check_admin
 from relaygr.serving.errors import Problem, problem
 from relaygr.serving.exchange import (
     ERROR,
+    MESSAGE,
     REQUEST_ID,
     ROUTE,
     TIMINGS,
@@ -32,8 +32,6 @@ from relaygr.serving.exchange import (
 from relaygr.serving.logs import answered, bound
 from relaygr.serving.service import Service
 from relaygr.serving.tracing import Tracing
-
-log = logging.getLogger("relaygr.serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +101,7 @@ class Endpoint:
             reply = await self._reply(scope, receive)
         except RelayError as error:
             found = problem(error)
-            scope[ERROR] = found.code
-            if found.status >= 500:
-                log.warning("%d: %s", found.status, found.message)
+            scope[ERROR], scope[MESSAGE] = found.code, found.message
             reply = self._operation.shape(found, scope[REQUEST_ID])
         await reply.send(send)
 
@@ -175,7 +171,9 @@ class Envelope:
 
     def _tell(self, scope: Scope, status: int, seconds: float) -> None:
         self._service.metrics.answered(scope[ROUTE], status, seconds)
-        answered(scope["method"], scope[ROUTE], status, seconds, error=scope[ERROR])
+        # The message may quote a user: the log shows it only where it may name users.
+        said = {"message": scope[MESSAGE]} if status >= 500 and MESSAGE in scope else {}
+        answered(scope["method"], scope[ROUTE], status, seconds, error=scope[ERROR], **said)
 
 
 class _Seen:

@@ -24,6 +24,7 @@ REQUEST_ID = "relaygr.request_id"
 ROUTE = "relaygr.route"
 TIMINGS = "relaygr.timings"
 ERROR = "relaygr.error"
+MESSAGE = "relaygr.message"
 
 _Body = TypeVar("_Body")
 _GIVEN_ID = re.compile(r"[!-~]{1,128}")

@@ -122,7 +122,8 @@ class Service:
             if error.field != "key":
                 raise
             raise HttpError(HTTPStatus.CONFLICT, "key_conflict", str(error), field="key") from error
-        self.metrics.appended(done.accepted, done.late)
+        if not done.replayed:
+            self.metrics.appended(done.accepted, done.late)
         return wire.EventsAnswer(
             body.user, done.sequence, done.accepted, done.duplicates, done.late, done.replayed
         )
