@@ -135,8 +135,10 @@ class RowBias(ScoreBias):
     def candidates(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
         row = self.rows[segment]
         assert 0 <= rows.start < rows.stop <= row.candidates
-        stop = row.tokens + (1 if row.same else rows.stop)
-        return self._block(row, slice(row.tokens + (0 if row.same else rows.start), stop), keys)
+        if row.same:
+            block = self._block(row, slice(row.tokens, row.tokens + 1), keys)
+            return None if block is None else block[:, 0]
+        return self._block(row, slice(row.tokens + rows.start, row.tokens + rows.stop), keys)
 
     def own(self, segment: int) -> Tensor | None:
         row = self.rows[segment]

@@ -177,6 +177,23 @@ def test_strangers_and_cuts_change_nothing(name: str, spec_name: str) -> None:
         assert float((alone.double() - other.double()).abs().max()) <= 1e-12 or dtype != F64
 
 
+@pytest.mark.parametrize("name", [n for n in KERNELS if "bitwise" in n])
+@pytest.mark.parametrize("kind", ["key", "pair", "all"])
+@pytest.mark.parametrize("spec_name", ["causal", "softmax"])
+def test_one_biased_candidate_has_the_bits_it_has_among_others(name: str, kind: str, spec_name: str) -> None:
+    kernel, dtype = KERNELS[name]
+    spec = SPECS[spec_name]
+    whole = make_row(spec, 0, 70, 20, seed=5, bias=kind)
+    together = run_kernel(kernel, spec, [whole], [ListStore(spec, dtype)], dtype)[0][1]
+    for i in range(20):
+        index = torch.cat([torch.arange(70), torch.tensor([70 + i])])
+        one = make_row(spec, 0, 0, 0, seed=0)
+        one.q, one.k, one.v = whole.q[index], whole.k[index], whole.v[index]
+        one.bias, one.same, one.candidates = whole.bias[:, index][:, :, index], whole.same, 1
+        alone = run_kernel(kernel, spec, [one], [ListStore(spec, dtype)], dtype)[0][1]
+        assert torch.equal(alone[0], together[i])
+
+
 class _Kept:
     """A store whose cached rows stay what an earlier run computed."""
 

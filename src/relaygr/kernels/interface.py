@@ -40,7 +40,10 @@ class ScoreBias(Protocol):
         """Bias of new history rows on keys, [H, rows, keys]; None for zero."""
 
     def candidates(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
-        """Bias of candidates on keys, [H, rows, keys], or [H, 1, keys] if it is the same for each."""
+        """Bias of candidates on keys, [H, rows, keys], or [H, keys] if it is the same for all of a segment.
+
+        Which of the two must not depend on `rows`: kernels may take another route for each.
+        """
 
     def own(self, segment: int) -> Tensor | None:
         """Bias of each candidate on itself, [candidates, H]."""

@@ -145,4 +145,6 @@ def _scores(q: Tensor, k: Tensor, tile: Tile, bias: BlockBias | None, segment: i
     rows, keys = slice(tile.start, tile.stop), slice(0, tile.keys)
     scores = q[:, rows] @ k[:, :, keys]
     added = None if bias is None else bias(segment, rows, keys)
-    return scores if added is None else scores + added
+    if added is None:
+        return scores
+    return scores + (added[:, None] if added.dim() < scores.dim() else added)

@@ -234,7 +234,7 @@ class _Inputs:
         )
 
     def _added(self, rows: slice, part: KeyRange, candidates: bool) -> Tensor | None:
-        """The bias of one block, [H, 1 or rows, keys], zero on padding."""
+        """The bias of one block, [H, 1 or rows, keys], zero on padding; 1 only if it is the same for all."""
         assert self.bias is not None
         count = self.segment.candidates if candidates else self.segment.history
         inside = slice(max(rows.start, 0), min(rows.stop, count))
@@ -244,8 +244,8 @@ class _Inputs:
         if added is None:
             return None
         missing = part.stop - keys.stop
-        if added.shape[1] == 1 and inside.stop - inside.start > 1:
-            return torch.nn.functional.pad(added, (0, missing))
+        if added.dim() == 2:
+            return torch.nn.functional.pad(added, (0, missing))[:, None]
         above, below = inside.start - rows.start, rows.stop - inside.stop
         return torch.nn.functional.pad(added, (0, missing, above, below))
 

@@ -95,7 +95,10 @@ class ReferenceKernel(Kernel):
 
 
 def _plus(scores: Tensor, added: Tensor | None) -> Tensor:
-    return scores if added is None else scores + added
+    """Scores [H, n, t] and what is added, of the same shape or [H, t]."""
+    if added is None:
+        return scores
+    return scores + (added[:, None] if added.dim() < scores.dim() else added)
 
 
 def _weigh(spec: AttentionSpec, scores: Tensor, mask: Tensor) -> Tensor:

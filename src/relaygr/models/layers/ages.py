@@ -28,9 +28,10 @@ class Ages:
 
     @classmethod
     def of(cls, row: RowInput) -> Ages:
-        query, runs = torch.as_tensor(row.query_time).reshape(-1), None
-        if len(query) > 1:
+        query, runs = torch.as_tensor(row.query_time), None
+        if query.dim():
             query, runs = torch.unique_consecutive(query, return_inverse=True)
+        query = query.reshape(-1)
         ages = gap_bucket(query[:, None] - row.timestamps)
         slots = torch.full((len(ages), len(row.contextual)), NO_PREDECESSOR)
         return cls(torch.cat([slots, ages], dim=-1), runs)
@@ -53,7 +54,7 @@ class AgeBias(ScoreBias):
 
     def candidates(self, segment: int, rows: slice, keys: slice) -> Tensor | None:
         bias, runs = self.biases[segment][..., keys], self.ages[segment].runs
-        return bias if runs is None else bias.index_select(1, runs[rows])
+        return bias[:, 0] if runs is None else bias.index_select(1, runs[rows])
 
     def own(self, segment: int) -> Tensor | None:
         return None
