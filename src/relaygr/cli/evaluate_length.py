@@ -91,6 +91,8 @@ def length(
         A setting, `train.key=value`; may be given more than once.
     """
     check_folder("--out", out)
+    if (out / META_FILE).exists():
+        raise ConfigError("--out", f"{out} is a dataset; choose another folder")
     for name in (JSON_FILE, SVG_FILE, MARKDOWN_FILE):
         check_file("--out", out / name)
     check_plots()

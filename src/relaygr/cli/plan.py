@@ -24,7 +24,7 @@ def model_command(
     *,
     preset: str | None = None,
     model: Path | None = None,
-    history: int = 2048,
+    history: int | None = None,
     candidates: int = 128,
     dtype: str = "bf16",
     device_bytes: str = "2GiB",
@@ -37,6 +37,8 @@ def model_command(
         Size preset; hstu-small if neither this nor a model is given.
     model: Path | None
         Folder with a config.json.
+    history: int | None
+        Tokens; by default 2,048, or as many as the model takes.
     device_bytes: str
         What the pool of cached prefixes may take, such as 512MiB.
     """
@@ -48,7 +50,8 @@ def model_command(
     except ValueError as error:
         raise ConfigError("--device-bytes", str(error)) from error
     name = str(model) if model is not None else preset or "hstu-small"
-    Console().print(_table(name, plan_model(config, history, candidates, dtype, size)))
+    tokens = min(2048, config.max_seq_len) if history is None else history
+    Console().print(_table(name, plan_model(config, tokens, candidates, dtype, size)))
 
 
 def _table(name: str, plan: ModelPlan) -> Table:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as deserialize
 from safetensors.torch import save as serialize
 
-from relaygr.core.errors import ConfigError
+from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.models.presets import AnyConfig
 from relaygr.models.ranker import Ranker
@@ -26,18 +26,30 @@ _CONFIG_DIGEST = "relaygr.config"  # key in the weight file's metadata
 def save_ranker(model: Ranker, folder: Path) -> Fingerprint:
     """Write configuration and float32 weights; a reader sees the old pair, the new pair or an error.
 
+    Raises BackendError when the file system refuses.
+
     The weight file carries a digest of the configuration it belongs to, so that a save cut short between
     the two files is noticed.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     config = msgspec.json.format(msgspec.json.encode(model.config), indent=2) + b"\n"
     state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
     weights = serialize(state, {_CONFIG_DIGEST: _digest(config).hex()})
-    for name, data in ((WEIGHTS_FILE, weights), (CONFIG_FILE, config)):
-        temporary = folder / (name + ".tmp")
-        temporary.write_bytes(data)
-        os.replace(temporary, folder / name)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, data in ((WEIGHTS_FILE, weights), (CONFIG_FILE, config)):
+            _replace(folder / name, data)
+    except OSError as error:
+        raise BackendError(f"cannot write model {folder}: {error.strerror or error}") from error
     return _fingerprint(config, weights)
+
+
+def _replace(file: Path, data: bytes) -> None:
+    temporary = file.with_name(file.name + ".tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load_config(folder: Path) -> AnyConfig:
