@@ -17,7 +17,7 @@ from relaygr.bench.serve_wire import READ_PREFIX, Wire
 from relaygr.core.errors import BackendError
 
 # Between two signals to a server whose queue of prefixes is full.
-_PAUSE_S = 0.02
+_PAUSE_S = 0.05
 _STEPS = ("relaygr_preinfer_chunk_seconds_sum", "relaygr_preinfer_chunk_seconds_count")
 
 

@@ -29,7 +29,7 @@ from relaygr.models.presets import preset
 from relaygr.models.weights import save_ranker
 
 _RANKED = 8
-_QUEUE = 4
+_QUEUE = 16
 # So many prefixes fit beside the ranked ones, which are touched long before they are the oldest. The users
 # that are signalled in turn are more, so that each is evicted when its turn comes again.
 _ROOM = 96
