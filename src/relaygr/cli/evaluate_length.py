@@ -21,6 +21,7 @@ from relaygr.bench.length_plot import check_plots
 from relaygr.config.load import load_config
 from relaygr.config.paths import check_file, check_folder
 from relaygr.core.errors import ConfigError
+from relaygr.data.dataset import META_FILE
 from relaygr.training.candidates import SeenOption
 from relaygr.training.cap_estimates import CAP_METRICS, OVERS
 from relaygr.training.length import LengthReport

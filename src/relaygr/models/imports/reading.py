@@ -158,10 +158,12 @@ def explain(error: Exception) -> str:
 def _tensors(value: object, name: str) -> list[tuple[str, Tensor]]:
     """All tensors of nested mappings, with dotted names."""
     found, waiting = [], [(name, value)]
+    seen: set[int] = set()
     while waiting:
         at, one = waiting.pop()
         if isinstance(one, Tensor):
             found.append((at, one))
-        elif isinstance(one, dict):
+        elif isinstance(one, dict) and id(one) not in seen:
+            seen.add(id(one))  # a mapping may hold itself
             waiting += [(f"{at}.{key}" if at else str(key), inner) for key, inner in one.items()]
     return found

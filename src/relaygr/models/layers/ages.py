@@ -27,10 +27,11 @@ class Ages:
     runs: Tensor | None = None
 
     @classmethod
-    def of(cls, row: RowInput) -> Ages:
+    def of(cls, row: RowInput, each: bool = False) -> Ages:
+        """Of a row; with `each`, one time for all is treated as a time for each, down to the bits."""
         query, runs = torch.as_tensor(row.query_time), None
-        if query.dim():
-            query, runs = torch.unique_consecutive(query, return_inverse=True)
+        if query.dim() or each:
+            query, runs = torch.unique_consecutive(query.expand(len(row.candidates)), return_inverse=True)
         query = query.reshape(-1)
         ages = gap_bucket(query[:, None] - row.timestamps)
         slots = torch.full((len(ages), len(row.contextual)), NO_PREDECESSOR)

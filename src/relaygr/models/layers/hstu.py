@@ -120,8 +120,9 @@ class HstuStack(Stack[Surroundings]):
         self.config = config
 
     def around(self, inputs: Sequence[RowInput], plan: Plan) -> Surroundings:
+        each = self.config.query_times == "candidate"
         relative = self.config.layer.relative_bias != "none"
         return Surroundings(
-            ages=[Ages.of(row) for row in inputs] if self.config.score_time_bias else None,
+            ages=[Ages.of(row, each) for row in inputs] if self.config.score_time_bias else None,
             steps=[Steps.of(row) for row in inputs] if relative else None,
         )
