@@ -92,8 +92,14 @@ def test_what_is_not_json(app: App, data: bytes) -> None:
         ('{"user": "u", "candidates": [1], "output": "softmax"}', "output"),
         ('{"user": "u", "candidates": [1], "top_k": 0}', "top_k"),
         ('{"user": "u", "candidates": [1], "history": {"items": [1]}}', "history"),
-        ('{"user": "u", "candidates": [1], "history": {"items": [1], "timestamps": []}}', "timestamps"),
-        ('{"user": "u", "candidates": [1], "history": {"items": [1,2], "timestamps": [2,1]}}', "timestamps"),
+        (
+            '{"user": "u", "candidates": [1], "history": {"items": [1], "timestamps": []}}',
+            "history.timestamps",
+        ),
+        (
+            '{"user": "u", "candidates": [1], "history": {"items": [1,2], "timestamps": [2,1]}}',
+            "history.timestamps",
+        ),
         (
             '{"user": "u", "candidates": [1], "history": {"items": [1], "timestamps": [1], "actions": [-1]}}',
             "history.actions[0]",

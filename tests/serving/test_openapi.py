@@ -38,7 +38,7 @@ def document(served: App) -> dict[str, Any]:
 
 
 def path_of(operation: Operation) -> str:
-    return operation.path.replace(":path", "")
+    return operation.path.replace(":name", "")
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: f"{one.method} {one.path}")

@@ -65,7 +65,7 @@ def test_settings_that_are_named_exist() -> None:
 
 def test_every_route_is_described() -> None:
     for operation in OPERATIONS:
-        path = operation.path.replace(":path", "").replace("/v2/models/{name}/versions/{version}", "...")
+        path = operation.path.replace(":name", "").replace("/v2/models/{name}/versions/{version}", "...")
         short = re.sub(r"^/v2/models/\{name\}/", ".../", path).replace("{user}", "u1")
         assert any(text in TEXT for text in (path, short, short.replace("u1", "u3"))), operation.path
 

@@ -20,7 +20,7 @@ class RequestError(RelayError):
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
-        self.field = field
+        self.field, self.reason = field, message
 
 
 class DataError(RelayError):

@@ -24,7 +24,7 @@ from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.core.state import Hit
 from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.checker import Checker
-from relaygr.engine.columns import IntColumn
+from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency, ResidencyDesk
@@ -169,6 +169,14 @@ class Engine:
         """Score several requests together; answers stand in request order, each a result or its own error."""
         with self._lock:
             return self._serve(requests)
+
+    def check_events(self, items: Int64, actions: Int64) -> None:
+        """Refuse events that would make a history unrankable.
+
+        Raises:
+            RequestError: an action or an item that the model does not take.
+        """
+        self.model.tokens.check_events(items, actions)
 
     def peek(self, request: RankRequest) -> tuple[int, int]:
         """(history tokens, of these cached) of a request, without waiting for a running batch.

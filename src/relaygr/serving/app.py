@@ -7,6 +7,7 @@ import functools
 from importlib import resources
 
 from starlette.applications import Starlette
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -26,6 +27,21 @@ from relaygr.serving.snapshot import Status
 from relaygr.serving.tracing import Tracing
 
 HTML = "text/html; charset=utf-8"
+
+
+class _Name(Convertor[str]):
+    """A user's name, line breaks included: a pattern that stops at one would name another user."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("name", _Name())
 
 
 async def rank(call: Call) -> wire.RankAnswer:
@@ -113,15 +129,15 @@ OPERATIONS: tuple[Operation, ...] = (
         body=wire.EventsBody, answer=wire.EventsAnswer, errors=(409,),
     ),
     Operation(
-        "GET", "/v1/users/{user:path}/state", state, "What is stored of a user, and what of it is cached.",
+        "GET", "/v1/users/{user:name}/state", state, "What is stored of a user, and what of it is cached.",
         answer=wire.StateAnswer,
     ),
     Operation(
-        "PUT", "/v1/users/{user:path}/profile", set_profile, "Set a user's profile slots.",
+        "PUT", "/v1/users/{user:name}/profile", set_profile, "Set a user's profile slots.",
         body=wire.ProfileBody, answer=wire.ProfileAnswer,
     ),
     Operation(
-        "DELETE", "/v1/users/{user:path}", delete, "Remove a user from the store, the caches and the queues.",
+        "DELETE", "/v1/users/{user:name}", delete, "Remove a user from the store, the caches and the queues.",
         answer=wire.DeleteAnswer,
     ),
     Operation("GET", "/v1/models", models, "What is served, and its limits.", answer=wire.ModelsAnswer),

@@ -110,13 +110,9 @@ async def read_body(headers: Headers, receive: Receive, limit: int, timeout_s: f
     declared = headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise _too_large(declared[:24], limit)
-    message = await receive()
-    chunk: bytes = message.get("body", b"")
-    if not message.get("more_body") and message["type"] == "http.request" and len(chunk) <= limit:
-        return chunk
     try:
         async with asyncio.timeout(timeout_s):
-            return await _gather(message, receive, limit)
+            return await _gather(await receive(), receive, limit)
     except TimeoutError as error:
         raise HttpError(
             HTTPStatus.REQUEST_TIMEOUT, "body_slow", f"the body took longer than {timeout_s:g} s", close=True

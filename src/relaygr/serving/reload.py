@@ -17,6 +17,7 @@ from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
+from relaygr.models.config import RankerConfig
 from relaygr.models.presets import preset
 from relaygr.models.ranker import Ranker
 from relaygr.models.weights import open_ranker
@@ -73,11 +74,23 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
             raise HttpError(
                 409, "slots", f"the model's profile slots are {new.contextual}, served are {old.contextual}"
             )
+        if not _takes_actions_of(old, new):
+            raise HttpError(
+                409,
+                "actions",
+                f"the model's actions are {new.action_bits}, served are {old.action_bits}: stored "
+                "events may have bits that it does not take",
+            )
         like = before.known if old == new else None
     warm(engine)
     served = Served(engine, path, time.time(), speed(engine, config, like))
     log.info("model %s of %s is warm", served.model, path or f"preset {config.serving.preset}")
     return served
+
+
+def _takes_actions_of(old: RankerConfig, new: RankerConfig) -> bool:
+    """Whether a history that the old model ranks has no action bits beyond those of the new one."""
+    return len(new.action_bits) >= len(old.action_bits)
 
 
 def _choice(settings: EngineConfig) -> Choice:

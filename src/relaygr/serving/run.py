@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from relaygr.config.settings import Config
 from relaygr.core.errors import ConfigError
 from relaygr.serving.app import build_app
+from relaygr.serving.heads import limited
 from relaygr.serving.logs import configure
 from relaygr.serving.service import Service
 from relaygr.serving.tracing import Tracing
@@ -66,7 +67,7 @@ async def serve(
     server = _Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=limited(settings.keep_alive_s, settings.body_timeout_s),
             ws="none",
             lifespan="off",
             log_config=None,

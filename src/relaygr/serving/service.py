@@ -116,6 +116,8 @@ class Service:
         if body.key is not None:
             check_name("key", body.key)
         events = event_batch(body)
+        # Stored events cannot be refused later: ranking would fail for this user from then on.
+        self.engine.check_events(events.items, events.actions)
         try:
             done = await self.users.append(owner, events, body.key)
         except RequestError as error:
@@ -282,14 +284,17 @@ class Service:
         return NotReadyError(f"the service is {doing}")
 
     def _owner(self, tenant: str, user: str) -> Owner:
-        return check_name("tenant", tenant), check_name("user", user)
+        return _name("tenant", tenant), _name("user", user)
 
     async def _history(self, owner: Owner, inline: wire.History | None) -> UserHistory:
         """The history that came with the request, or the stored one."""
         if inline is None:
             return await self.users.get(owner)
         slots = len(self.engine.model_config.contextual)
-        return inline_history(owner, inline, slots, self.config.serving.max_history)
+        try:
+            return inline_history(owner, inline, slots, self.config.serving.max_history)
+        except RequestError as error:
+            raise RequestError(f"history.{error.field.removeprefix('history.')}", error.reason) from error
 
     async def _answer(self, job: RankJob, gone: Gone | None) -> RankResult:
         future = asyncio.wrap_future(job.future)
@@ -308,3 +313,10 @@ class Service:
             future.cancel()
         self.metrics.disconnected("rank")
         raise CancelledError("the client disconnected")
+
+
+def _name(field: str, value: str) -> str:
+    """A name without control characters: paths and logs could not tell some of them apart."""
+    if any(ord(char) < 32 or ord(char) == 127 for char in value):
+        raise RequestError(field, f"{value[:64]!r} contains a control character")
+    return check_name(field, value)

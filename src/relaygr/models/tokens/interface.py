@@ -36,13 +36,26 @@ class Tokens(nn.Module, ABC):
     def targets(self, row: RowInput, items: Tensor, kernel: Kernel) -> Tensor:
         """Rows that the head reads, [m, D], from the candidates' `items` [m, any]."""
 
-    @abstractmethod
     def check(self, contextual: Int64, items: Int64, actions: Int64, candidates: Int64) -> int:
         """How many of a request's ids the model does not know.
 
         Raises:
             RequestError: an id is not known and the model wants such requests refused.
         """
+        unknown = self.check_slots(contextual) + self.check_events(items, actions)
+        return unknown + self.check_items("candidates", candidates)
+
+    def check_slots(self, contextual: Int64) -> int:
+        """`check` of profile values."""
+        return 0
+
+    @abstractmethod
+    def check_events(self, items: Int64, actions: Int64) -> int:
+        """`check` of events."""
+
+    def check_items(self, field: str, items: Int64) -> int:
+        """`check` of items alone."""
+        return 0
 
 
 def check_bits(actions: Int64, bits: int) -> None:

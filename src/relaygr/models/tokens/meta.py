@@ -118,14 +118,18 @@ class MetaTokens(Tokens):
         scaled: Tensor = self.scale * rows
         return scaled + place
 
-    def check(self, contextual: Int64, items: Int64, actions: Int64, candidates: Int64) -> int:
-        assert self.config.items is not None
-        unknown = count_unknown("items", self.config.items, items)
-        unknown += count_unknown("candidates", self.config.items, candidates)
-        for table, value in zip(self.config.slot_tables, contextual, strict=True):
-            if value != MISSING:
-                unknown += count_unknown(f"contextual.{table.name}", table, value.reshape(1))
-        return unknown
+    def check_slots(self, contextual: Int64) -> int:
+        return sum(
+            count_unknown(f"contextual.{table.name}", table, value.reshape(1))
+            for table, value in zip(self.config.slot_tables, contextual, strict=True)
+            if value != MISSING
+        )
+
+    def check_events(self, items: Int64, actions: Int64) -> int:
+        return self.check_items("items", items)
+
+    def check_items(self, field: str, items: Int64) -> int:
+        return count_unknown(field, self.item.table, items)
 
     def _slots(self, row: RowInput) -> Tensor:
         """Rows of the profile slots [C, D], each through its own matrix."""

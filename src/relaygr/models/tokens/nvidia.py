@@ -69,16 +69,20 @@ class NvidiaTokens(Tokens):
         end = len(row.contextual) + self.config.tokens_per_event * len(row.items)
         return self._place(self._through(self.token_mlp, items, kernel), torch.tensor([end]))
 
-    def check(self, contextual: Int64, items: Int64, actions: Int64, candidates: Int64) -> int:
-        config = self.config
-        assert config.items is not None
-        unknown = count_unknown("items", config.items, items)
-        unknown += count_unknown("candidates", config.items, candidates)
-        if config.actions is not None:
-            unknown += count_unknown("actions", config.actions, actions)
-        for table, value in zip(config.slot_tables, contextual, strict=True):
-            unknown += count_unknown(f"contextual.{table.name}", table, value.reshape(1))
-        return unknown
+    def check_slots(self, contextual: Int64) -> int:
+        return sum(
+            count_unknown(f"contextual.{table.name}", table, value.reshape(1))
+            for table, value in zip(self.config.slot_tables, contextual, strict=True)
+        )
+
+    def check_events(self, items: Int64, actions: Int64) -> int:
+        unknown = self.check_items("items", items)
+        return (
+            unknown if self.action is None else unknown + count_unknown("actions", self.action.table, actions)
+        )
+
+    def check_items(self, field: str, items: Int64) -> int:
+        return count_unknown(field, self.item.table, items)
 
     def _table(self, table: Table) -> DirectTable:
         return DirectTable(table, table.dim or self.config.embedding_dim)

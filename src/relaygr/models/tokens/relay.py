@@ -108,7 +108,7 @@ class RelayTokens(Tokens):
             place = place + self.last_seen[seen]
         return items.to(place.dtype) + place
 
-    def check(self, contextual: Int64, items: Int64, actions: Int64, candidates: Int64) -> int:
+    def check_events(self, items: Int64, actions: Int64) -> int:
         """Every int64 is a known id; only actions are bounded."""
         check_bits(actions, len(self.config.action_bits))
         return 0

@@ -43,11 +43,11 @@ class ResearchTokens(Tokens):
     def targets(self, row: RowInput, items: Tensor, kernel: Kernel) -> Tensor:
         return self._rows(row, len(row.items) - 1, len(row.items))
 
-    def check(self, contextual: Int64, items: Int64, actions: Int64, candidates: Int64) -> int:
-        assert self.config.items is not None
-        return count_unknown("items", self.config.items, items) + count_unknown(
-            "candidates", self.config.items, candidates
-        )
+    def check_events(self, items: Int64, actions: Int64) -> int:
+        return self.check_items("items", items)
+
+    def check_items(self, field: str, items: Int64) -> int:
+        return count_unknown(field, self.item.table, items)
 
     def _rows(self, row: RowInput, start: int, stop: int) -> Tensor:
         places = torch.arange(start, stop).clamp(max=len(self.position) - 1)
