@@ -12,10 +12,11 @@ from http import HTTPStatus
 import numpy as np
 
 from relaygr.config.settings import Config
-from relaygr.core.errors import CancelledError, ConfigError, NotReadyError, RequestError
+from relaygr.core.errors import CancelledError, ConfigError, DeadlineError, NotReadyError, RequestError
 from relaygr.core.ids import check_name
 from relaygr.data.stores import HistoryStore, Profile, open_store
 from relaygr.engine import Engine, RankRequest, RankResult, UserHistory
+from relaygr.engine.deadlines import MIN_DEADLINE_MS, deadline_ms
 from relaygr.engine.jobs import RankJob
 from relaygr.engine.scheduler import Scheduler
 from relaygr.serving import answers, wire
@@ -132,8 +133,11 @@ class Service:
 
     async def prefix(self, tenant: str, body: wire.PrefixBody, request_id: str) -> wire.PrefixReply:
         """Have a user's history encoded ahead of ranking; answers at once."""
-        history = await self._history(self._owner(tenant, body.user), body.history)
-        answer = self.scheduler.prefix(history, body.deadline_ms)
+        limits = self.config.scheduler
+        budget_ms = deadline_ms(body.deadline_ms, limits.prefix_deadline_ms, limits.deadline_max_ms)
+        owner = self._owner(tenant, body.user)
+        history, left_ms = await self._in_time("prefix", owner, body.history, budget_ms)
+        answer = self.scheduler.prefix(history, left_ms)
         self.metrics.signalled(answer)
         if answer.flight is not None:
             follow(answer.flight)
@@ -159,9 +163,12 @@ class Service:
         limit = self.config.serving.max_candidates
         if len(body.candidates) > limit:
             raise RequestError("candidates", f"{len(body.candidates)} candidates, limit {limit}")
-        history = await self._history(self._owner(tenant, body.user), body.history)
+        limits = self.config.scheduler
+        budget_ms = deadline_ms(body.deadline_ms, limits.rank_deadline_ms, limits.deadline_max_ms)
+        owner = self._owner(tenant, body.user)
+        history, left_ms = await self._in_time("rank", owner, body.history, budget_ms)
         request = RankRequest(history, body.candidates, body.query_time)
-        job = self.scheduler.rank(request, body.deadline_ms)
+        job = self.scheduler.rank(request, left_ms)
         follow(job)
         return job, await self._answer(job, gone)
 
@@ -285,6 +292,23 @@ class Service:
 
     def _owner(self, tenant: str, user: str) -> Owner:
         return _name("tenant", tenant), _name("user", user)
+
+    async def _in_time(
+        self, kind: str, owner: Owner, inline: wire.History | None, budget_ms: float
+    ) -> tuple[UserHistory, float]:
+        """The history, and what is left of the milliseconds; a slow store counts against them."""
+        held = self.users.held(owner) if inline is None else None
+        if held is not None:
+            return held, budget_ms
+        begun = time.monotonic()
+        try:
+            async with asyncio.timeout(budget_ms / 1000):
+                history = await self._history(owner, inline)
+        except TimeoutError as error:
+            late = DeadlineError("the deadline passed before the history was read")
+            self.metrics.failed(kind, late)
+            raise late from error
+        return history, max(budget_ms - (time.monotonic() - begun) * 1000, MIN_DEADLINE_MS)
 
     async def _history(self, owner: Owner, inline: wire.History | None) -> UserHistory:
         """The history that came with the request, or the stored one."""

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from relaygr.config.settings import StoreConfig
-from relaygr.core.errors import BackendError, ConfigError
+from relaygr.core.errors import BackendError, ConfigError, OverloadError
 from relaygr.data.stores.gate import Gate
 from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, StoredHistory
 from relaygr.data.stores.layout import (
@@ -29,6 +29,7 @@ USERS = b"relaygr:users"
 FORMAT = b"relaygr:format"
 _USER = b"relaygr:user:"
 _LOCKS = 64
+_RETRY_MS = 1000.0
 _MAX_TRIES = 16
 
 # A user's hash has the fields head ("first total newest_s"), ring, profile and c<number> for chunks.
@@ -83,7 +84,8 @@ class RedisStore(HistoryStore):
 
         Raises:
             ConfigError: redis is not installed, a bad URL, a server that evicts keys, or another format.
-            BackendError: the server cannot be reached or refuses us.
+            OverloadError: the server cannot be reached.
+            BackendError: it refuses us.
         """
         try:
             import redis
@@ -96,6 +98,7 @@ class RedisStore(HistoryStore):
         place = _place(url)
         self._name, self._settings = f"the history store {place}", settings
         self._redis_error, self._no_script = redis.RedisError, redis.exceptions.NoScriptError
+        self._unreachable = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
         self._gate = Gate(self._name)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         wait_s = settings.timeout_ms / 1000
@@ -228,6 +231,9 @@ class RedisStore(HistoryStore):
     def _named_errors(self) -> Iterator[None]:
         try:
             yield
+        except self._unreachable as error:
+            # It may be back in a moment; a write that was cut off is settled by its idempotency key.
+            raise OverloadError(f"{self._name} cannot be reached: {error}", _RETRY_MS) from error
         except self._redis_error as error:
             raise BackendError(f"{self._name}: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -38,6 +39,11 @@ MAX_IDLE_READERS = 8
 _LOG_LIMIT_BYTES = 64 << 20
 
 
+def _place(file: Path) -> tuple[int, int]:
+    found = os.stat(file)
+    return found.st_dev, found.st_ino
+
+
 class SqliteStore(HistoryStore):
     """See `HistoryStore`. `synchronous` says what a failure of the machine can lose, a crash of us nothing:
 
@@ -59,12 +65,14 @@ class SqliteStore(HistoryStore):
         self._group = GroupCommit(self._transaction)
         self._idle: list[sqlite3.Connection] = []
         self._idle_lock = threading.Lock()
+        self._opened: tuple[int, int] | None = None
         if file is not None and not file.absolute().parent.is_dir():
             raise ConfigError("store.url", f"{file}: {file.absolute().parent} is not a folder")
         with self._named_errors(opening=True):
             self._writer = self._connect()
             try:
                 self._prepare()
+                self._opened = None if file is None else _place(file)
             except (sqlite3.Error, RelayError):
                 self._writer.close()
                 raise
@@ -186,11 +194,23 @@ class SqliteStore(HistoryStore):
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer
+                self._check_file()
                 self._writer.execute("COMMIT")
             finally:
                 # Some errors undo the transaction by themselves; after a commit there is none.
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
+
+    def _check_file(self) -> None:
+        """BackendError if the file is not where it was: what is written to it would be gone with us."""
+        if self._file is None or self._opened is None:
+            return
+        try:
+            now: tuple[int, int] | None = _place(self._file)
+        except OSError:
+            now = None
+        if now != self._opened:
+            raise BackendError(f"{self._name} was removed or replaced while it was open; restart the service")
 
     @contextmanager
     def _reader(self) -> Iterator[sqlite3.Connection]:
