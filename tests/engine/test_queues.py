@@ -289,3 +289,53 @@ def test_deadlines_out_of_range_are_refused(asked: float) -> None:
 def test_deadlines_within_range_and_none() -> None:
     assert deadline_ms(None, 100, 50) == 100
     assert [deadline_ms(asked, 100, 50) for asked in (1, 50)] == [1, 50]
+
+
+def _tenth(one: RankJob) -> float:
+    """A tenth of a millisecond a token, and one for the rest."""
+    return 1 + one.tokens / 10
+
+
+def test_batch_mates_do_not_make_the_most_urgent_late() -> None:
+    queue = RankQueue(10)
+    jobs = [job(0.1), *(job(5.0, 400) for _ in range(3))]
+    assert all(queue.put(one) for one in jobs)
+    # 1 + 41 + 41 ms end in time, a third mate would not.
+    assert queue.batch(16, 10_000, 0.0, _tenth) == jobs[:3]
+    assert queue.batch(16, 10_000, 0.0, _tenth) == jobs[3:]
+
+
+def test_who_is_late_alone_is_taken_alone() -> None:
+    queue = RankQueue(10)
+    jobs = [job(0.01, 400), job(5.0)]
+    assert all(queue.put(one) for one in jobs)
+    assert queue.batch(16, 10_000, 0.0, _tenth) == jobs[:1]
+
+
+def test_everybody_who_fits_may_take_all_the_time() -> None:
+    queue = RankQueue(10)
+    assert queue.share_ms(0.0, _tenth) == float("inf")
+    assert all(queue.put(one) for one in (job(0.1, 400), job(0.2, 400)))
+    assert queue.share_ms(0.0, _tenth) == float("inf")
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.integers(0, 2000)), min_size=1, max_size=30),
+    st.integers(0, 100),
+)
+@settings(max_examples=200, deadline=None)
+def test_shares_serve_everybody_in_time(sizes: list[tuple[int, int]], now_ms: int) -> None:
+    """Taken one by one, each for no longer than its share or its own time, jobs end by their deadlines."""
+    queue = RankQueue(100)
+    for deadline_ms_, tokens in sizes:
+        assert queue.put(job((now_ms + deadline_ms_) / 1000, tokens))
+    now = now_ms / 1000
+    while (one := queue.head()) is not None:
+        share = queue.share_ms(now, _tenth)
+        if one.deadline_s <= now:
+            queue.take()
+            continue
+        assert share > 0
+        now += min(share, _tenth(one)) / 1000
+        assert now <= one.deadline_s + 1e-9
+        queue.take()

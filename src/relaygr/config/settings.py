@@ -79,7 +79,7 @@ class SchedulerConfig(Section, frozen=True, kw_only=True):
     }
 
     rank_batch_max: int = 16
-    rank_batch_tokens: int = 4096
+    rank_batch_tokens: int = 512
     rank_batch_wait_ms: float = 0.0
     rank_queue_max: int = 256
     prefix_queue_max: int = 256

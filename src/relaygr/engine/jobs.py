@@ -151,6 +151,10 @@ whereas a part of it is computed from its beginning.
 """
 
 
+Cost = Callable[[RankJob], float]
+"""Milliseconds that scoring a job will take; 0 if that is not known."""
+
+
 class Observer(Protocol):
     """Hears what the scheduler does, on whatever thread did it; must be quick. What it raises is logged."""
 
@@ -191,6 +195,7 @@ class Turn:
     engine: Engine
     batch: list[RankJob]
     flight: Flight | None
+    share_ms: float = float("inf")  # what the first job of the batch may take
 
     def jobs(self) -> set[RankJob | Flight]:
         return {*self.batch, *(() if self.flight is None else (self.flight,))}
@@ -230,7 +235,10 @@ class Turn:
         job.tokens, job.cached = self.engine.peek(job.request)  # its prefix may have come, or gone, meanwhile
         if not job.missing:
             return job.request
-        events, shape = fit(job, (job.deadline_s - job.started_s) * 1000), self.engine.model_config
+        left_ms = (job.deadline_s - job.started_s) * 1000
+        if job is self.batch[0]:
+            left_ms = min(left_ms, self.share_ms)
+        events, shape = fit(job, left_ms), self.engine.model_config
         if events >= len(job.request.history) or shape.prefix_tokens(events) >= job.tokens:
             return job.request
         job.truncated = True

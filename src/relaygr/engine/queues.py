@@ -6,9 +6,11 @@ import heapq
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from relaygr.engine.jobs import Flight, Job, RankJob
+from relaygr.engine.jobs import Cost, Flight, Job, RankJob
 
 Entry = TypeVar("Entry", bound=Job[Any])
+
+_LOOK_AHEAD = 64  # jobs whose deadlines are looked at
 
 
 class DeadlineQueue(Generic[Entry]):
@@ -66,16 +68,41 @@ class DeadlineQueue(Generic[Entry]):
 class RankQueue(DeadlineQueue[RankJob]):
     """Rank jobs, taken in batches."""
 
-    def batch(self, requests: int, tokens: int) -> list[RankJob]:
-        """The most urgent jobs, at most `requests`, that compute at most `tokens` if there are several."""
+    def batch(
+        self, requests: int, tokens: int, now_s: float = 0.0, cost: Cost | None = None
+    ) -> list[RankJob]:
+        """The most urgent jobs, at most `requests`, that compute at most `tokens` if there are several.
+
+        With `cost`, batch mates also end where they would make the most urgent job late.
+        """
         batch: list[RankJob] = []
+        spent_s = 0.0
         while len(batch) < requests and (job := self.head()) is not None:
             tokens -= job.missing
-            if batch and tokens < 0:
+            spent_s += 0.0 if cost is None else cost(job) / 1000
+            late = cost is not None and bool(batch) and now_s + spent_s > batch[0].deadline_s
+            if batch and (tokens < 0 or late):
                 break
             heapq.heappop(self._heap)
             batch.append(job)
         return batch
+
+    def share_ms(self, now_s: float, cost: Cost) -> float:
+        """What the most urgent job may take so that those behind it can meet their deadlines, too.
+
+        All of its own time if everybody fits. Otherwise it gives up what is missing, but keeps an equal
+        share of the time that there is.
+        """
+        jobs = [item[2] for item in heapq.nsmallest(_LOOK_AHEAD, self._heap)]
+        jobs = [job for job in jobs if job.waiting and job.deadline_s > now_s]
+        spent_ms, slack_ms, equal_ms = 0.0, float("inf"), float("inf")
+        for place, job in enumerate(jobs, start=1):
+            left_ms = (job.deadline_s - now_s) * 1000
+            spent_ms += cost(job)
+            slack_ms, equal_ms = min(slack_ms, left_ms - spent_ms), min(equal_ms, left_ms / place)
+        if slack_ms >= 0:  # also without jobs
+            return float("inf")
+        return max(cost(jobs[0]) + slack_ms, equal_ms)
 
     def spare_s(self, requests: int, wait_s: float, now_s: float) -> float:
         """How long a batch of up to `requests` may still wait for batch mates; not positive if it may not.

@@ -22,6 +22,7 @@ from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import (
     Admission,
     ChunkTokens,
+    Cost,
     Fit,
     Flight,
     Load,
@@ -56,9 +57,10 @@ class Scheduler:
         observer: Observer | None = None,
         chunk_tokens: ChunkTokens | None = None,
         fit: Fit | None = None,
+        cost: Cost | None = None,
     ) -> None:
         self.config = config or SchedulerConfig()
-        self._engine, self._observer, self._fit = engine, observer, fit
+        self._engine, self._observer, self._fit, self._cost = engine, observer, fit, cost
         self._clock = clock or MonotonicClock()
         self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
         self._ranks = RankQueue(self.config.rank_queue_max)
@@ -229,8 +231,12 @@ class Scheduler:
                 return False
             # The engine refuses batches beyond its own limit.
             most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)
-            batch = self._ranks.batch(most, self.config.rank_batch_tokens)
-            turn = self._turn = Turn(self._engine, batch, None if batch else self._flights.take())
+            now, share_ms = self._clock.now_s(), float("inf")
+            if self._cost is not None and self._ranks.head() is not None:
+                share_ms = self._ranks.share_ms(now, self._cost)
+            batch = self._ranks.batch(most, self.config.rank_batch_tokens, now, self._cost)
+            flight = None if batch else self._flights.take()
+            turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
             self._work(turn)
         finally:

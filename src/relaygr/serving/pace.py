@@ -52,6 +52,13 @@ class Known:
         whole = tokens // LENGTH_BUCKET_TOKENS * LENGTH_BUCKET_TOKENS
         return max(whole - self.slots, 0) // self.per_event
 
+    def cost_ms(self, job: RankJob) -> float:
+        """See `Pace.cost_ms`."""
+        latency = self.latency
+        return latency.k99 * latency.coefficients.pass_ms(
+            job.missing, job.cached, len(job.request.candidates)
+        )
+
 
 class Pace:
     """Follows the speed of the model that is served; as an observer it keeps that up to date.
@@ -81,6 +88,10 @@ class Pace:
         if self.known is None:
             return len(job.request.history)
         return self.known.events(job, remaining_ms)
+
+    def cost_ms(self, job: RankJob) -> float:
+        """Milliseconds that scoring a job will take, rather more than less; 0 if that is not known."""
+        return 0.0 if self.known is None else self.known.cost_ms(job)
 
     def ranked(self, job: RankJob, result: RankResult) -> None:
         """Jobs of one batch come one after another, with the times of the batch."""

@@ -104,6 +104,7 @@ class Service:
             observer=Observers((self.metrics, self.pace)),
             chunk_tokens=self.pace.chunk_tokens,
             fit=self.pace.fit,
+            cost=self.pace.cost_ms,
         )
         self.health = wire.Health("ready")
 
