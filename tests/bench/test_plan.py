@@ -23,7 +23,7 @@ def run(*arguments: object) -> int:
 
 
 def test_the_shape_of_the_specification() -> None:
-    """Both regimes of hstu.md section 10: the cache saves about 30 % and about 90 %."""
+    """Few and many candidates: the cache saves about 30 % and about 90 %."""
     many = plan_model(preset("hstu-mlperf"), 1024, 2048, "bf16", 2 * GIB)
     few = plan_model(preset("hstu-mlperf"), 1024, 100, "bf16", 2 * GIB)
     assert many.flops_per_token_and_layer == pytest.approx(3.67e6, rel=2e-3)
@@ -43,7 +43,7 @@ def test_users_take_whole_pages() -> None:
     assert plan_model(config, 32, 1, "bf16", 6 * MIB).users == 32
     assert plan_model(config, 33, 1, "bf16", 6 * MIB).users == 16
     assert plan_model(config, 32, 1, "fp32", 6 * MIB).users == 16
-    # cache.md section 14: 102,400 pages of 32 hold 400 full users of 8,192 tokens.
+    # 102,400 pages of 32 hold 400 full users of 8,192 tokens.
     assert plan_model(config, 8192, 1, "bf16", 102_400 * 32 * 6144).users == 400
 
 

@@ -1,4 +1,4 @@
-"""Cost arithmetic against every row and number of hstu.md section 10 and cache.md section 14."""
+"""Cost arithmetic against numbers worked out by hand."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from relaygr.engine.scheduler import DEFAULT_CHUNK_TOKENS
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.relay.latency import Coefficients, LatencyModel
 from relaygr.serving.pace import Known, Pace
+from relaygr.serving.reload import load
 from relaygr.serving.warm import speed
 
 SPEED = Coefficients(t0_ms=3.0, t1_ms=0.004, t2_ms=1e-6, t_launch_ms=0.3)
@@ -124,3 +125,19 @@ def test_budgets_that_contradict_the_speed_are_refused(model_folder: Path) -> No
     tight = replace(config, budgets=BudgetConfig(b_rank_ms=1e-6, guard_ms=0.0))
     with pytest.raises(ConfigError, match="budgets"):
         speed(offline(model_folder), tight)
+
+
+def test_a_stored_calibration_is_read_instead(tmp_path: Path) -> None:
+    folder, file = tmp_path / "m", tmp_path / "speed.json"
+    save_model(folder)
+    config = settings(folder, calibrate_s=0.5, calibration=str(file))
+    first = load(str(folder), config)
+    stored = file.read_bytes()
+    again = load(str(folder), config)
+    assert file.read_bytes() == stored
+    assert first.known is not None
+    assert again.known is not None
+    assert again.known.latency.coefficients == first.known.latency.coefficients
+    file.write_text("{}")
+    with pytest.raises(ConfigError, match=r"speed\.json"):
+        load(str(folder), config)

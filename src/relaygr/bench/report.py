@@ -18,7 +18,7 @@ class RankRow(msgspec.Struct, frozen=True, kw_only=True):
         prefill_ms: the history alone, nothing cached.
         naive_ms: the dense pass over history and candidates, in a process of its own, untuned.
         naive_kept_heap_ms: the dense pass in this process, which keeps freed memory (`kernels.cpu.heap`).
-        prefill_efficiency: the model's layer FLOPs of a prefill (hstu.md section 10) a second, over the best
+        prefill_efficiency: the model's layer FLOPs of a prefill a second, over the best
             matrix rate of the dtype: model-FLOP utilisation.
         prefill_efficiency_torch_mm: the same over the rate of plain `torch.mm`.
         prefill_executed_efficiency: the FLOPs really computed, over the best rate: a prefetch leaves out what

@@ -9,9 +9,11 @@ import numpy as np
 from relaygr.core.errors import ConfigError, RequestError
 from relaygr.data.dataset import Events, Int64s
 from relaygr.engine.history import UserHistory
+from relaygr.models.hstu import HstuConfig
 from relaygr.models.presets import AnyConfig
 
 MIN_EVENTS = 3
+_INT64_MAX = int(np.iinfo(np.int64).max)
 _NEXT_ITEMS = 8
 _DUPLICATES = 4
 # Appends of one session; longer differences are drawn too.
@@ -127,11 +129,13 @@ def _case(
     count = len(history)
     gap = int(rng.integers(1, min(_SHORT_GAP, count - 1) + 1))
     earlier = count - gap if rng.random() < 0.5 else int(rng.integers(1, count))
-    return Case(history, earlier, _candidates(rng, items[cut:], pool, candidates), int(times[cut]))
+    table = config.items if isinstance(config, HstuConfig) else None
+    limit = _INT64_MAX if table is None else table.rows - 1
+    return Case(history, earlier, _candidates(rng, items[cut:], pool, candidates, limit), int(times[cut]))
 
 
-def _candidates(rng: np.random.Generator, following: Int64s, pool: Int64s, count: int) -> Int64s:
-    new = np.array([unseen_item(pool)])
+def _candidates(rng: np.random.Generator, following: Int64s, pool: Int64s, count: int, limit: int) -> Int64s:
+    new = np.array([unseen_item(pool, limit)])
     wanted = np.concatenate([following[: min(_NEXT_ITEMS, count // 2)], new])
     drawn = pool[rng.integers(len(pool), size=count - len(wanted) - _DUPLICATES // 2)]
     wanted = np.concatenate([wanted, drawn])
@@ -140,7 +144,12 @@ def _candidates(rng: np.random.Generator, following: Int64s, pool: Int64s, count
     return mixed
 
 
-def unseen_item(pool: Int64s) -> int:
-    """An id that is not in `pool`, which is sorted."""
+def unseen_item(pool: Int64s, limit: int = _INT64_MAX) -> int:
+    """An id up to `limit` that is not in `pool`, which is sorted; the smallest of `pool` if there is none."""
     top = int(pool[-1])
-    return top + 1 if top < np.iinfo(np.int64).max else int(pool[0]) - 1
+    if top < limit:
+        return top + 1
+    absent = np.flatnonzero(np.diff(pool) > 1)
+    if len(absent):
+        return int(pool[absent[0]]) + 1
+    return int(pool[0]) - (limit == _INT64_MAX)

@@ -52,7 +52,8 @@ def demo(
     max_minutes: float
         Wall-clock limit of the training run.
     max_steps: int | None
-        Limit on its steps. A run that ends by steps is reproducible, one that ends by the clock is not.
+        Limit on its steps. A run that ends by steps is reproducible up to rounding, by the clock
+        not.
     requests: int
         Held-out requests to replay, in time order.
     preset: str

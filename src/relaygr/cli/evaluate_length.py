@@ -68,7 +68,8 @@ def length(
     max_minutes_per_model: float
         Wall-clock limit of a training run; short for `--set train.max_minutes=`.
     max_steps: int | None
-        Limit on its steps. Runs that end by steps are reproducible, runs that end by the clock are not.
+        Limit on its steps. Runs that end by steps are reproducible up to rounding, by the clock
+        not.
     requests: int
         Size of a uniform sample of the requests, for sampled candidates.
     full_requests: int

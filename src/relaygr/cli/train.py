@@ -38,7 +38,7 @@ def ranker(
     config: Path | None = None,
     set: Annotated[tuple[str, ...], Parameter(negative="")] = (),
 ) -> None:
-    """Train an HSTU ranker on the oldest 80 % of the events, stopping early on the next 10 %.
+    """Train a ranker on the oldest 80 % of the events, stopping early on the next 10 %.
 
     Parameters
     ----------
@@ -53,7 +53,8 @@ def ranker(
     max_minutes: float | None
         Wall-clock limit; short for `--set train.max_minutes=`.
     max_steps: int | None
-        Limit on optimiser steps; such a run is reproducible. Short for `--set train.max_steps=`.
+        Limit on optimiser steps; such a run is reproducible up to rounding. Short for
+        `--set train.max_steps=`.
     seed: int | None
         Short for `--set train.seed=`.
     resume: bool

@@ -264,6 +264,8 @@ class ServingConfig(Section, frozen=True, kw_only=True):
         drain_s: how long a stopping server finishes what it has; then it leaves.
         calibrate_s: time for measuring the speed of a model when it is loaded; 0 measures nothing, and then
             no history is shortened to meet a deadline.
+        calibration: a file of `relaygr calibrate`, read instead if it is of this model, build and machine,
+            and otherwise written; empty keeps nothing.
         log_level: lines of the log from this level on.
         log_personal: whether the log may name users and items.
         traces: whether spans are sent to an OpenTelemetry collector (the extra `otel`).
@@ -304,6 +306,7 @@ class ServingConfig(Section, frozen=True, kw_only=True):
     drain_delay_s: float = 0.0
     drain_s: float = 20.0
     calibrate_s: float = 2.0
+    calibration: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_personal: bool = False
     traces: bool = False

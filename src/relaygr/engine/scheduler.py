@@ -1,7 +1,7 @@
 """Who runs next: ranking before steps of prefetches, earliest deadline first, one executor thread.
 
 A rank request waits for at most one step of a prefetch, plus rank requests that are more urgent. Everything
-that waits is bounded; what nobody waits for any more is never computed. Source: `relay.md` section 10.
+that waits is bounded; what nobody waits for any more is never computed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FLOPs and K/V bytes of a configuration, by the arithmetic of `hstu.md` section 10."""
+"""FLOPs and K/V bytes of a configuration; multiply-add counts as two."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _sigmoid(x: Tensor) -> Tensor:
 
 
 class SwishNormStack(nn.Module):
-    """Linear -> SwishLN -> Linear, with SwishLN(x) = x * sigmoid(LN(x)) (`hstu.md` section 7)."""
+    """Linear -> SwishLN -> Linear, with SwishLN(x) = x * sigmoid(LN(x))."""
 
     def __init__(self, inputs: int, middle: int, outputs: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The switches in which published HSTU layers and their inputs differ (`hstu.md` sections 2, 4, 5 and 7)."""
+"""The switches in which published HSTU layers and their inputs differ."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the service counts, as Prometheus series and as the numbers behind the status page.
 
 Every series has the label `model`, the first twelve digits of the fingerprint of the weights that served.
-Users and tenants are never labels. Names follow `relay.md` section 14, as far as this version feeds them.
+Users and tenants are never labels. Only what this version feeds has a name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from relaygr.serving.series import OTHER, Series, SeriesByModel
 from relaygr.serving.snapshot import ModelFacts, State, Status
 from relaygr.serving.summary import summary
 
-# The codes of `relay.md` section 6, and what the scheduler says itself.
+# Why a prefix signal was refused, and what the scheduler says itself.
 REASONS = frozenset(
     (
         *("disabled", "metadata", "not_reusable", "not_at_risk", "no_benefit", "too_late"),

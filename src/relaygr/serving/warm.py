@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from relaygr.config.settings import Config
 from relaygr.engine import Engine
-from relaygr.engine.calibrate import calibrate
+from relaygr.engine.calibrate import calibrated
 from relaygr.engine.ladder import TENANT, ladders
 from relaygr.relay.budgets import auto_budgets, check_budgets, resolve_budgets
 from relaygr.relay.latency import LatencyModel
@@ -37,20 +38,24 @@ def warm(engine: Engine) -> None:
 
 
 def speed(engine: Engine, config: Config, like: Known | None = None) -> Known | None:
-    """How fast the model is: measured for `serving.calibrate_s`; None where that is 0.
+    """How fast the model is: read from `serving.calibration`, or measured for `serving.calibrate_s`.
+
+    None where the latter is 0.
 
     Args:
         like: of a model of the same shape, which is then as fast.
 
     Raises:
-        ConfigError: the settings of `budgets` contradict one another or the measured speed.
+        ConfigError: the settings of `budgets` contradict one another or the measured speed, or the file is
+            no calibration.
     """
     if not config.serving.calibrate_s:
         return None
     if like is not None:
         coefficients, latency = like.latency.coefficients, like.latency
     else:
-        measured = calibrate(engine, config.serving.calibrate_s)
+        file = Path(config.serving.calibration) if config.serving.calibration else None
+        measured = calibrated(engine, file, config.serving.calibrate_s)
         coefficients, latency = measured.coefficients, LatencyModel(measured.coefficients, measured.ratios())
     page, longest = engine.config.page_tokens, engine.model_config.max_seq_len
     budgets = resolve_budgets(config.budgets, auto_budgets(coefficients, page, longest))

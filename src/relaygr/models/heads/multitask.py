@@ -1,4 +1,4 @@
-"""Multi-task head: user row times item vector, then a small network to the tasks (`hstu.md` section 8)."""
+"""Multi-task head: user row times item vector, then a small network to the tasks."""
 
 from __future__ import annotations
 

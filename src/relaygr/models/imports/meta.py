@@ -1,4 +1,4 @@
-"""Meta production (DLRM-v3) checkpoints: `non_sparse.ckpt` and tables beside it (`hstu.md` section 12)."""
+"""Meta production (DLRM-v3) checkpoints: `non_sparse.ckpt` and tables beside it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,20 @@ def convert(
     heads, grouped = _heads(ledger, settings, layers)
     for i in range(layers):
         _layer(ledger, i, size, heads, grouped)
+    content = f"{_IN}_content_embedding_mlp."
     width = ledger.size(
-        "table_dim", settings.table_dim, [ledger.axis(f"{_IN}_content_embedding_mlp.0.weight", 1, 2)]
+        "table_dim",
+        settings.table_dim,
+        [ledger.axis(f"{content}0.weight", 1, 2), ledger.axis(f"{_ITEM_HEAD}0.weight", 1, 2)],
     )
     middle = ledger.size(
-        "stack_size", settings.stack_size, [ledger.axis(f"{_IN}_content_embedding_mlp.0.weight", 0, 2)]
+        "stack_size",
+        settings.stack_size,
+        [
+            ledger.axis(f"{content}2.weight", 1, 2),
+            ledger.axis(f"{content}0.bias", 0, 1),
+            ledger.axis(f"{content}0.weight", 0, 2),
+        ],
     )
     move_normed_stack(ledger, f"{_IN}_content_embedding_mlp.", "tokens.content", (width, middle, size))
     types, dim, weights = _actions(ledger, settings, middle, size)
@@ -259,7 +268,9 @@ def _rest(ledger: Ledger) -> None:
     name = f"{_IN}_additional_embedding_mlp."
     pattern = re.escape(name) + ".*"
     if ledger.shape(f"{name}0.weight")[1:] == (0,):
-        ledger.ignore(pattern)
+        parts = [f"{name}{i}.{kind}" for i in range(4) for kind in ("weight", "bias")]
+        ledger.problems += [f"missing {part}" for part in parts if not ledger.has(part)]
+        ledger.ignore("|".join(map(re.escape, parts)))
     ledger.refuse(pattern, "additional embedding features of an item; items have one table")
     ledger.refuse(
         re.escape(_IN) + r"(.*\.)?(_mlp|_dense_features_compress|_attn_\w+|_res_weights)\..*",

@@ -1,4 +1,4 @@
-"""NVIDIA recsys-examples checkpoints: `torch_module/model.0.pth`, tables apart (`hstu.md` section 12)."""
+"""NVIDIA recsys-examples checkpoints: `torch_module/model.0.pth`, tables apart."""
 
 from __future__ import annotations
 

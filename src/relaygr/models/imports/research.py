@@ -1,4 +1,4 @@
-"""Meta research checkpoints: one file, items compared by similarity (`hstu.md` section 12)."""
+"""Meta research checkpoints: one file, items compared by similarity."""
 
 from __future__ import annotations
 

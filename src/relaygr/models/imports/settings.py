@@ -1,4 +1,4 @@
-"""What shapes cannot tell, under canonical or published names (`hstu.md` section 11)."""
+"""What shapes cannot tell, under canonical or published names."""
 
 from __future__ import annotations
 

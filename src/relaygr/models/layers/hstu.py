@@ -1,4 +1,4 @@
-"""One HSTU layer with the switches of its published variants (`hstu.md` section 2)."""
+"""One HSTU layer with the switches of its published variants."""
 
 from __future__ import annotations
 

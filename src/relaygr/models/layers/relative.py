@@ -1,4 +1,4 @@
-"""Relative position and time bias of every row on every key (`hstu.md` section 5, research variant).
+"""Relative position and time bias of every row on every key (research variant).
 
 Row i is biased by the distance to key j in places, and in time from key j to the event after row i; for the
 newest event that is the query. Its row is therefore provisional: it runs as the batch's only "candidate".

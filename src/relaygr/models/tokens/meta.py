@@ -1,6 +1,6 @@
 """Tokens of the `meta_stu` variant: direct tables, stacks for items and actions, positions and ages.
 
-Formulas: `hstu.md` sections 5 and 7. With `backward_time` positions count back from the candidates and every
+With `backward_time` positions count back from the candidates and every
 token carries its age at query time, so K/V hold for one request only.
 """
 

@@ -1,4 +1,4 @@
-"""Tokens of the `nvidia` variant: an event is an item token and an action token (`hstu.md` section 7)."""
+"""Tokens of the `nvidia` variant: an event is an item token and an action token."""
 
 from __future__ import annotations
 

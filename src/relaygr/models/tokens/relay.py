@@ -1,4 +1,4 @@
-"""Tokens of the `relay` variant and of the transformer: items, actions, positions, time (`hstu.md` 6).
+"""Tokens of the `relay` variant and of the transformer: items, actions, positions, time.
 
 A history token is a function of its event and the event before it only, so its K/V stay exact however
 many events follow. The query time enters candidate tokens only.

@@ -1,4 +1,4 @@
-"""Tokens of the `meta_research` variant: items and positions; the newest event asks (`hstu.md` section 5).
+"""Tokens of the `meta_research` variant: items and positions; the newest event asks.
 
 There are no candidate rows: the row of the newest event is the user's vector, and candidates are compared
 with it. That row depends on the query time, so it is computed in every rank call and never kept.
