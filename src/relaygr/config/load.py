@@ -16,6 +16,7 @@ from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 
+_SECRET = ("keys", "key")  # settings whose values no message shows
 ENV_PREFIX = "RELAYGR_"
 MAX_TOML_BYTES = MIB
 
@@ -115,7 +116,8 @@ def _coerce(
     try:
         return msgspec.convert(value, type=field.type, strict=not from_text)
     except msgspec.ValidationError as error:
-        raise ConfigError(path, f"{value!r} {_wanted(field.type, error)}{origin}") from error
+        shown = "the value" if path.rsplit(".", 1)[-1] in _SECRET else repr(value)
+        raise ConfigError(path, f"{shown} {_wanted(field.type, error)}{origin}") from error
 
 
 def _wanted(kind: Any, error: msgspec.ValidationError) -> str:

@@ -37,6 +37,10 @@ class Gatekeeper:
             path = f"serving.keys[{place}]"
             if len(entry.key) < _LEAST_KEY_CHARACTERS:
                 raise ConfigError(f"{path}.key", f"has fewer than {_LEAST_KEY_CHARACTERS} characters")
+            if not all("!" <= char <= "~" for char in entry.key):
+                raise ConfigError(
+                    f"{path}.key", "holds what no header can carry: printable ASCII without blanks"
+                )
             digest = _digest(entry.key)
             if any(digest == other for other, _ in self._keys):
                 raise ConfigError(f"{path}.key", "is the same as an earlier one")

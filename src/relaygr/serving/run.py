@@ -141,6 +141,8 @@ def _leave() -> None:
 def _listen(config: Config) -> socket.socket:
     """A listening socket, before anything slow; ConfigError if the address cannot be had."""
     host, port = config.serving.host, config.serving.port
+    if not host:
+        raise ConfigError("serving.host", "is empty; 0.0.0.0 listens on every address")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
