@@ -105,9 +105,12 @@ async def _fill(wire: Wire, others: Crowd) -> None:
     for number in itertools.cycle(range(len(others.names))):
         while True:
             body = await wire.demand("POST", "/v1/prefix", others.prefix(number))
-            if READ_PREFIX.decode(body).admission in ("admitted", "hit"):
+            if READ_PREFIX.decode(body).admission == "admitted":
                 break
+            # Signals that start nothing are no pre-inference, only load on the way in.
             await asyncio.sleep(_PAUSE_S)
+            if READ_PREFIX.decode(body).admission != "rejected":
+                break
 
 
 async def _steps(wire: Wire) -> tuple[float, float]:

@@ -31,8 +31,9 @@ from relaygr.models.weights import save_ranker
 _RANKED = 8
 _QUEUE = 16
 # So many prefixes fit beside the ranked ones, which are touched long before they are the oldest. The users
-# that are signalled in turn are more, so that each is evicted when its turn comes again.
+# that are signalled in turn are far more, so that each is evicted when its turn comes again.
 _ROOM = 96
+_SIGNALLED = 3 * _ROOM
 _OWN_BYTES = 256 * MIB
 
 
@@ -151,7 +152,7 @@ def _measure(
     server: ServerProcess, engine: Engine, spec: QuickSpec, progress: Progress
 ) -> tuple[Overhead, Interference]:
     load = spec.load(server.url, _RANKED, spec.seed)
-    ranked, others = Crowd(load), Crowd(spec.load(server.url, _ROOM + _RANKED + 8, spec.seed + 1))
+    ranked, others = Crowd(load), Crowd(spec.load(server.url, _SIGNALLED, spec.seed + 1))
     user, own = _own_user(spec)
     try:
         asyncio.run(_store(load, (ranked, others), own, progress))
