@@ -166,7 +166,7 @@ TWO = {"name": "candidates", "shape": [2, 2], "datatype": "INT64", "data": [[1, 
         ([USER, ONE, {**ONE, "name": "candidate_counts", "shape": [1], "data": [3]}], "outside [0, 2]"),
         (
             [USER, ONE, {**ONE, "name": "query_time", "shape": [3], "data": [1, 2, 3]}],
-            "is one value a candidate",
+            "is neither [1] nor one a candidate",
         ),
         ([USER, ONE, {**ONE, "name": "items"}], "timestamps is missing"),
     ],

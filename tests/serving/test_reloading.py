@@ -204,3 +204,15 @@ def test_random_weights_without_a_model() -> None:
         assert app.post("/v1/models/reload")["model"] == card["model"]
         again = app.post("/v1/rank", {"user": "u", "candidates": CANDIDATES, "query_time": 1})
         assert again["scores"] == first["scores"]
+
+
+def test_a_model_that_would_refuse_stored_events_is_refused(tmp_path: Path, model_folder: Path) -> None:
+    fewer = replace(TINY, action_bits=("engage",), tasks=("engage",))
+    save_model(tmp_path / "fewer", config=fewer)
+    with running(settings(model_folder)) as app:
+        answer = app.call("POST", "/v1/models/reload", {"path": str(tmp_path / "fewer")})
+        error_of(answer, 409, "actions")
+    more = replace(TINY, action_bits=("engage", "like", "share"))
+    save_model(tmp_path / "more", config=more)
+    with running(settings(model_folder)) as app:
+        assert app.call("POST", "/v1/models/reload", {"path": str(tmp_path / "more")}).status_code == 200

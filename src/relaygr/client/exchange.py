@@ -164,7 +164,7 @@ class Exchange(Generic[A]):
         if body is None:
             return b""
         if self._call.deadline_ms is not None:
-            body = msgspec.structs.replace(body, deadline_ms=left_s * 1000)
+            body = msgspec.structs.replace(body, deadline_ms=max(left_s * 1000, 1.0))
         try:
             return msgspec.json.encode(body)
         except (TypeError, OverflowError, UnicodeEncodeError) as error:

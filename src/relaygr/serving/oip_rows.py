@@ -121,7 +121,8 @@ def _query_time(
     numbers = _numbers(tensor).rows()
     if numbers.shape in ((rows,), (rows, 1)):
         return int(numbers.reshape(rows)[row])
-    if len(numbers.shape) == (2 if batched else 1):
+    whole = numbers.shape == (rows, max(numbers.shape[-1], count)) if batched else numbers.shape == (count,)
+    if whole:
         times: list[int] = (numbers[row] if batched else numbers)[:count].tolist()
         return times
     raise RequestError("query_time", f"shape {list(tensor.shape)} is neither [{rows}] nor one a candidate")
@@ -151,8 +152,8 @@ def _deadline_ms(parameters: Mapping[str, Parameter]) -> float | None:
     timeout = parameters.get("timeout")
     if timeout is None:
         return None
-    if not isinstance(timeout, int) or isinstance(timeout, bool) or timeout <= 0:
-        raise RequestError("parameters.timeout", f"{timeout!r} must be microseconds above 0")
+    if not isinstance(timeout, int) or isinstance(timeout, bool) or not 0 < timeout < 1 << 63:
+        raise RequestError("parameters.timeout", f"{str(timeout)[:32]} must be microseconds above 0")
     return timeout / 1000
 
 

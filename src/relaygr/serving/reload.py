@@ -17,9 +17,10 @@ from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
-from relaygr.models.config import RankerConfig
-from relaygr.models.presets import preset
+from relaygr.models.hstu import HstuConfig
+from relaygr.models.presets import AnyConfig, preset
 from relaygr.models.ranker import Ranker
+from relaygr.models.switches import Table
 from relaygr.models.weights import open_ranker
 from relaygr.serving.errors import HttpError
 from relaygr.serving.pace import Known
@@ -28,6 +29,7 @@ from relaygr.serving.warm import speed, warm
 log = logging.getLogger("relaygr.serving")
 
 RANDOM_SEED = 0
+_INT64_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,14 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
             raise HttpError(
                 409, "slots", f"the model's profile slots are {new.contextual}, served are {old.contextual}"
             )
-        if not _takes_actions_of(old, new):
-            raise HttpError(
-                409,
-                "actions",
-                f"the model's actions are {new.action_bits}, served are {old.action_bits}: stored "
-                "events may have bits that it does not take",
-            )
+        for what, limit in (("actions", _largest_action), ("items", _largest_item)):
+            if limit(new) < limit(old):
+                raise HttpError(
+                    409,
+                    what,
+                    f"the model takes {what} up to {limit(new)}, the served one up to {limit(old)}: users "
+                    "with stored events beyond could not be ranked; restart the service on it instead",
+                )
         like = before.known if old == new else None
     warm(engine)
     served = Served(engine, path, time.time(), speed(engine, config, like))
@@ -88,9 +91,20 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
     return served
 
 
-def _takes_actions_of(old: RankerConfig, new: RankerConfig) -> bool:
-    """Whether a history that the old model ranks has no action bits beyond those of the new one."""
-    return len(new.action_bits) >= len(old.action_bits)
+def _largest_action(shape: AnyConfig) -> int:
+    """The largest action set of an event that the model does not refuse."""
+    if isinstance(shape, HstuConfig) and shape.variant != "relay":
+        return _largest(shape.actions)
+    return (1 << len(shape.action_bits)) - 1
+
+
+def _largest_item(shape: AnyConfig) -> int:
+    """The largest item that the model does not refuse."""
+    return _largest(shape.items if isinstance(shape, HstuConfig) else None)
+
+
+def _largest(table: Table | None) -> int:
+    return table.rows - 1 if table is not None and table.unknown == "reject" else _INT64_MAX
 
 
 def _choice(settings: EngineConfig) -> Choice:
