@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import BackendError, ConfigError, OverloadError, RelayError
@@ -44,6 +46,25 @@ def _place(file: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
+def _only_writer(file: Path) -> IO[bytes]:
+    """A lock beside the file, held until it is closed: two services would serve stale histories.
+
+    Raises:
+        ConfigError: another process has it, or it cannot be made.
+    """
+    path = file.with_name(file.name + ".lock")
+    try:
+        lock = path.open("ab")
+    except OSError as error:
+        raise ConfigError("store.url", f"{path} cannot be opened for writing: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError("store.url", f"{file} is in use by another process, which holds {path}") from error
+    return lock
+
+
 class SqliteStore(HistoryStore):
     """See `HistoryStore`. `synchronous` says what a failure of the machine can lose, a crash of us nothing:
 
@@ -68,14 +89,26 @@ class SqliteStore(HistoryStore):
         self._opened: tuple[int, int] | None = None
         if file is not None and not file.absolute().parent.is_dir():
             raise ConfigError("store.url", f"{file}: {file.absolute().parent} is not a folder")
+        self._lock = None if file is None else _only_writer(file)
+        try:
+            self._open()
+        except RelayError:
+            self._unlock()
+            raise
+
+    def _open(self) -> None:
         with self._named_errors(opening=True):
             self._writer = self._connect()
             try:
                 self._prepare()
-                self._opened = None if file is None else _place(file)
+                self._opened = None if self._file is None else _place(self._file)
             except (sqlite3.Error, RelayError):
                 self._writer.close()
                 raise
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def append(
         self,
@@ -152,6 +185,7 @@ class SqliteStore(HistoryStore):
         if self._gate.close():
             for connection in [*self._idle, self._writer]:
                 connection.close()
+            self._unlock()
 
     def _connect(self) -> sqlite3.Connection:
         # Connections go from thread to thread, one at a time.
