@@ -130,8 +130,9 @@ class HistoryStore(ABC):
 
     Every method raises RequestError for a bad name (see `core.ids`), NotReadyError after `close`,
     OverloadError when another process held the store for longer than `timeout_ms` or a server cannot be
-    reached, and BackendError, which names the store, when it is full, damaged or was removed. A failed call has changed nothing, with
-    one exception: where the connection to a server broke during a write, that write may have been done.
+    reached, and BackendError, which names the store, when it is full, damaged or was removed. A failed call
+    has changed nothing, with one exception: where the connection to a server broke during a write, that
+    write may have been done.
     """
 
     @abstractmethod
