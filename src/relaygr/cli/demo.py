@@ -11,7 +11,6 @@ import msgspec
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from relaygr.bench.demo import SYNTH, DemoSpec, run_demo, train_settings
@@ -19,6 +18,7 @@ from relaygr.bench.demo_html import demo_html
 from relaygr.bench.demo_result import DemoReport, LatencySection, ModeStats, Quality
 from relaygr.bench.demo_stats import unbeaten
 from relaygr.cli.report import write_json
+from relaygr.cli.steps import Steps
 from relaygr.config.paths import check_file, check_folder
 
 
@@ -91,34 +91,13 @@ def demo(
         seed=seed,
         command=shlex.join(["relaygr", *sys.argv[1:]]),
     )
-    with _Steps() as steps:
+    with Steps() as steps:
         report = run_demo(spec, steps.show)
     write_json(data, report, "--out")
     page.write_text(demo_html(report), encoding="utf-8")
     console = Console()
     _print(console, report)
     _print_next(console, report, model or out / "model", data, page)
-
-
-class _Steps:
-    """One progress bar per step of the demonstration."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, TextColumn("{task.fields[shown]}"), console=Console(stderr=True))
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Steps:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def show(self, step: str, done: float, words: str) -> None:
-        if step not in self._tasks:
-            self._tasks[step] = self._bar.add_task(step, total=1.0, shown="")
-        self._bar.update(self._tasks[step], completed=done, shown=words)
 
 
 def _print(console: Console, report: DemoReport) -> None:

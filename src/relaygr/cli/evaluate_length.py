@@ -11,13 +11,13 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from relaygr.bench.length import JSON_FILE, MARKDOWN_FILE, SVG_FILE, StudySpec, run_study
 from relaygr.bench.length_cells import cell, gap_cell
 from relaygr.bench.length_notes import parse_notes
 from relaygr.bench.length_plot import check_plots
+from relaygr.cli.steps import Steps
 from relaygr.config.load import load_config
 from relaygr.config.paths import check_file, check_folder
 from relaygr.core.errors import ConfigError
@@ -117,7 +117,7 @@ def length(
         notes=parse_notes("--note", note),
         command=shlex.join(["relaygr", *sys.argv[1:]]),
     )
-    with _Steps() as steps:
+    with Steps() as steps:
         study = run_study(spec, steps.show)
     console = Console()
     for dataset in study.datasets:
@@ -165,24 +165,3 @@ def print_lengths(report: LengthReport, console: Console) -> None:
     )
     if report.negatives_mix:
         console.print(f"negatives: {report.options.negatives}; {report.negatives_mix}", soft_wrap=True)
-
-
-class _Steps:
-    """One progress bar per step of the study."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, TextColumn("{task.fields[shown]}"), console=Console(stderr=True))
-        self._tasks: dict[str, TaskID] = {}
-
-    def __enter__(self) -> _Steps:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def show(self, step: str, done: float, words: str) -> None:
-        if step not in self._tasks:
-            self._tasks[step] = self._bar.add_task(escape(step), total=1.0, shown="")
-        self._bar.update(self._tasks[step], completed=done, shown=escape(words))

@@ -137,11 +137,10 @@ class Ledger:
         value = self._left.pop(name, None)
         if value is None:
             return None
-        fine = isinstance(value, Tensor) and value.dtype in _WHOLE and value.dim() == 1
-        if not fine or len(value) > 64:  # type: ignore[arg-type]
-            self.problems.append(f"{name} is not a list of up to 64 whole numbers")
-            return None
-        return tuple(int(one) for one in value)  # type: ignore[attr-defined]
+        if isinstance(value, Tensor) and value.dtype in _WHOLE and value.dim() == 1 and len(value) <= 64:
+            return tuple(int(one) for one in value)
+        self.problems.append(f"{name} is not a list of up to 64 whole numbers")
+        return None
 
     def causal(self, name: str) -> None:
         """Drop a stored mask of hidden keys if it is there; it must hide exactly what comes later."""

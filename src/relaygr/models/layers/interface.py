@@ -41,7 +41,8 @@ class Stack(nn.ModuleList, ABC, Generic[Around]):
             x = layer(x, plan, kernel, around)
         assert isinstance(last, Layer)
         if targets:
-            return last(x, plan, kernel, around)  # type: ignore[no-any-return]
+            out: Tensor = last(x, plan, kernel, around)
+            return out
         # Nothing reads a history row's output of the last layer, only its K/V.
         last.remember(x, plan, kernel, around)
         return x
