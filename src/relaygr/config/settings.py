@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from relaygr.config.limits import Range, Section
+from relaygr.config.relay import HostConfig, RelayConfig, RouterConfig, TriggerConfig
 from relaygr.core.units import GIB, MIB
 
 MAX_BUDGET_MS = 3_600_000
@@ -319,6 +320,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     engine: EngineConfig = EngineConfig()
     scheduler: SchedulerConfig = SchedulerConfig()
     budgets: BudgetConfig = BudgetConfig()
+    relay: RelayConfig = RelayConfig()
+    trigger: TriggerConfig = TriggerConfig()
+    host: HostConfig = HostConfig()
+    router: RouterConfig = RouterConfig()
     train: TrainConfig = TrainConfig()
     store: StoreConfig = StoreConfig()
     serving: ServingConfig = ServingConfig()

@@ -1,0 +1,194 @@
+"""The settings of the relay: its switches and memory, the trigger, the host tier, the router."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import msgspec
+
+from relaygr.config.limits import Range, Section
+from relaygr.core.units import GIB
+
+
+class RelayConfig(Section, frozen=True, kw_only=True):
+    """Whether prefixes are encoded ahead of ranking, and what they may hold.
+
+    Attributes:
+        enabled: of this instance; off serves every request as the plain ranker does.
+        disabled_builds: models that are served without the relay, by the first digits of their fingerprint.
+        fallback_mode: what ranking does when a budget does not leave time for the whole history: `ladder`
+            shortens it, `full` reads it anyway.
+        h_relay_share, h_relay_bytes: the bound on device bytes of live prefixes, as a share of
+            `engine.device_bytes`, or in bytes if not 0.
+        suffix_min_tokens: newest tokens that pre-inference leaves to ranking, rounded up to whole pages.
+        len_bucket_tokens: a shortened history is a multiple of this.
+        epsilon_limit: largest difference between cached and uncached scores; `auto` is 1e-5 of the scores'
+            scale in fp32, and measured when the model is loaded for other types.
+        shadow_rate: share of hits that are scored again without the cache, at the lowest priority.
+    """
+
+    PATH: ClassVar[str] = "relay"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "h_relay_share": Range(0, 1, open_low=True),
+        "h_relay_bytes": Range(0, 16 * 1024 * GIB),
+        "suffix_min_tokens": Range(0, 1 << 20),
+        "len_bucket_tokens": Range(1, 1 << 20),
+        "shadow_rate": Range(0, 1),
+    }
+
+    enabled: bool = True
+    disabled_builds: tuple[str, ...] = ()
+    fallback_mode: Literal["ladder", "full"] = "ladder"
+    h_relay_share: float = 0.5
+    h_relay_bytes: int = 0
+    suffix_min_tokens: int = 0
+    len_bucket_tokens: int = 128
+    epsilon_limit: float | Literal["auto"] = "auto"
+    shadow_rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.epsilon_limit != "auto":
+            Range(0, 1e6, open_low=True).check(self.key("epsilon_limit"), self.epsilon_limit)
+
+
+class TriggerConfig(Section, frozen=True, kw_only=True):
+    """Which prefix signals are admitted.
+
+    Attributes:
+        admit_all: admit every signal that fits in memory; for measuring what the trigger is good for.
+        hysteresis: a request turns safe this share below the budget at which it turned risky.
+        seq_at_risk_min_tokens: shorter prefixes are never at risk.
+        metadata_max_age_s: older lengths are not believed.
+        lead_quantile: of the measured lead times, the one that a pre-inference must meet.
+        u_max: share of the model's time that ranking and pre-inference may take together.
+        model_slots: passes that run at once; 0 is 1 on a CPU and 2 on an accelerator.
+        pre_rate_per_s: cap on admitted signals a second; 0 is none.
+        pre_burst: admitted signals at once.
+        key_inflight_max: requests of one user on their way.
+        candidates_default: expected candidates of a signal that names none, until some were ranked.
+    """
+
+    PATH: ClassVar[str] = "trigger"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "hysteresis": Range(0, 0.9),
+        "seq_at_risk_min_tokens": Range(0, 1 << 20),
+        "metadata_max_age_s": Range(0, 86_400, open_low=True),
+        "lead_quantile": Range(0, 1),
+        "u_max": Range(0, 0.99, open_low=True),
+        "model_slots": Range(0, 1024),
+        "pre_rate_per_s": Range(0, 1e6),
+        "pre_burst": Range(1, 65_536),
+        "key_inflight_max": Range(1, 65_536),
+        "candidates_default": Range(0, 1_048_576),
+    }
+
+    admit_all: bool = False
+    hysteresis: float = 0.05
+    seq_at_risk_min_tokens: int = 512
+    metadata_max_age_s: float = 60.0
+    lead_quantile: float = 0.10
+    u_max: float = 0.7
+    model_slots: int = 0
+    pre_rate_per_s: float = 0.0
+    pre_burst: int = 8
+    key_inflight_max: int = 8
+    candidates_default: int = 256
+
+
+class HostConfig(Section, frozen=True, kw_only=True):
+    """The tier of user states in host memory, and the copies between it and the device.
+
+    Attributes:
+        host_bytes: what it may take; 0 turns it off.
+        run_chunk_tokens: its unit of allocation, a multiple of `engine.page_tokens`.
+        clean_target: share of the device pages that spilling keeps free.
+        d_ttl_s: two requests of a user within this time count as a return.
+        reload_slots: reloads at once.
+        reload_bytes_per_s: cap on reloads; 0 goes by the measured speed.
+        spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
+        spill_queue_max: spills that wait.
+        interference_max: what spills and reloads may add to the P99 of ranking, as a share.
+    """
+
+    PATH: ClassVar[str] = "host"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "host_bytes": Range(0, 16 * 1024 * GIB),
+        "run_chunk_tokens": Range(8, 1 << 20),
+        "clean_target": Range(0, 0.9),
+        "d_ttl_s": Range(0, 604_800),
+        "reload_slots": Range(1, 1024),
+        "reload_bytes_per_s": Range(0, 1e13),
+        "spill_min_reuse": Range(0, 1),
+        "spill_queue_max": Range(1, 65_536),
+        "interference_max": Range(0, 10),
+    }
+
+    host_bytes: int = GIB
+    run_chunk_tokens: int = 1024
+    clean_target: float = 0.15
+    d_ttl_s: float = 600.0
+    reload_slots: int = 2
+    reload_bytes_per_s: float = 0.0
+    spill_min_reuse: float = 0.2
+    spill_queue_max: int = 64
+    interference_max: float = 0.05
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An instance that requests can be sent to; `url` without a path."""
+
+    id: str
+    url: str
+    weight: float = 1.0
+
+
+class RouterConfig(Section, frozen=True, kw_only=True):
+    """Which instance serves which user.
+
+    Attributes:
+        members: the instances; empty serves alone.
+        self_id: the member that this process is; empty for a gateway, which is none of them.
+        hash: `blake2b` follows the published vectors; `mix64` is as even and much cheaper for hundreds of
+            members. All routers of a fleet must use the same, and changing it moves every user.
+        random_owner: send every lap to any member; for measuring what affinity is good for.
+        special_share: share of the members that relay; the others only rank.
+        load_factor: a new user avoids members with more than this times the mean load.
+        placement_ttl_s, placement_max: how long and how many users' placements are remembered.
+        ramp_s: in which a new member's weight grows from a tenth to all of it.
+        feedback_max_age_s: a member whose last word is older gets no pre-inference.
+        poll_s: how often members are asked how they are.
+        down_after: failed polls in a row after which a member counts as down.
+        connect_ms: longest wait for a connection to a member.
+        connections: most connections to one member.
+    """
+
+    PATH: ClassVar[str] = "router"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "special_share": Range(0, 1, open_low=True),
+        "load_factor": Range(1, 100),
+        "placement_ttl_s": Range(0, 604_800),
+        "placement_max": Range(1, 100_000_000),
+        "ramp_s": Range(0, 86_400),
+        "feedback_max_age_s": Range(0, 3600, open_low=True),
+        "poll_s": Range(0, 3600, open_low=True),
+        "down_after": Range(1, 1000),
+        "connect_ms": Range(1, 600_000),
+        "connections": Range(1, 65_536),
+    }
+
+    members: tuple[Member, ...] = ()
+    self_id: str = ""
+    hash: Literal["blake2b", "mix64"] = "blake2b"
+    random_owner: bool = False
+    special_share: float = 1.0
+    load_factor: float = 1.25
+    placement_ttl_s: float = 600.0
+    placement_max: int = 1_000_000
+    ramp_s: float = 60.0
+    feedback_max_age_s: float = 2.0
+    poll_s: float = 0.5
+    down_after: int = 2
+    connect_ms: float = 250.0
+    connections: int = 256
