@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import httpx
 
 from relaygr.client import answers, calls
+from relaygr.client.answers import Hint
 from relaygr.client.calls import A, Call, History, Ints
 from relaygr.client.door import Door
-from relaygr.client.exchange import Again, Exchange, Outgoing, Reply
+from relaygr.client.exchange import Again, Exchange, Outgoing, Reply, Terms, hint_of
 from relaygr.client.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Connections and a budget of retries, shared by some of the calls."""
+
+    terms: Terms
+    http: httpx.AsyncClient
 
 
 class AsyncClient:
@@ -26,10 +37,12 @@ class AsyncClient:
     def __init__(self, door: Door | str, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """`transport` stands in for the network. Proxies of the environment are not used."""
         door = Door(door) if isinstance(door, str) else door
-        self._terms = door.terms
-        self._http = httpx.AsyncClient(
-            base_url=door.url, headers=door.headers, limits=door.limits, transport=transport, trust_env=False
-        )
+        trusted = httpx.create_ssl_context(trust_env=False)
+        # Calls that go ahead of ranking have a lane of their own: a server that leaves them without an answer
+        # takes neither connections nor retries from the calls that somebody waits for.
+        self._lanes = {
+            ahead: _Lane(door.terms, self._http(door, transport, trusted)) for ahead in (False, True)
+        }
 
     async def append(
         self,
@@ -54,11 +67,15 @@ class AsyncClient:
         *,
         history: History | None = None,
         deadline_ms: float | None = None,
+        candidates: int | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> answers.PrefixSignal:
-        """Say that `user` will be ranked soon; answers at once, the prefix is computed behind it."""
-        return await self._call(calls.prefix(user, history, deadline_ms), request_id, traceparent)
+        """Say that `user` will be ranked soon; answers at once, the prefix is computed behind it.
+
+        `candidates` is how many there will be, as far as it is known.
+        """
+        return await self._call(calls.prefix(user, history, deadline_ms, candidates), request_id, traceparent)
 
     async def rank(
         self,
@@ -70,11 +87,17 @@ class AsyncClient:
         deadline_ms: float | None = None,
         output: str = "logits",
         top_k: int | None = None,
+        budget_ms: float | None = None,
+        hint: Hint | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> answers.Ranking:
-        """Score candidates; `output` is "logits" or "probabilities"."""
-        call = calls.rank(user, candidates, query_time, history, deadline_ms, output, top_k)
+        """Score candidates; `output` is "logits" or "probabilities".
+
+        `budget_ms` is what the server should take at most, if it can, by reading less of the history; `hint`
+        the member that holds the prefix, as the answer to `prefix` names it.
+        """
+        call = calls.rank(user, candidates, query_time, history, deadline_ms, output, top_k, budget_ms, hint)
         return await self._call(call, request_id, traceparent)
 
     async def set_profile(
@@ -124,7 +147,8 @@ class AsyncClient:
         return await self._call(calls.health(), request_id, traceparent)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        for lane in self._lanes.values():
+            await lane.http.aclose()
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,13 +158,27 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
+    @staticmethod
+    def _http(
+        door: Door, transport: httpx.AsyncBaseTransport | None, trusted: ssl.SSLContext
+    ) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=door.url,
+            headers=door.headers,
+            limits=door.limits,
+            transport=transport,
+            verify=trusted,
+            trust_env=False,
+        )
+
     async def _call(self, call: Call[A], request_id: str | None, traceparent: str | None) -> A:
-        exchange = Exchange(call, self._terms, time.monotonic(), request_id, traceparent)
+        lane = self._lanes[call.ahead]
+        exchange = Exchange(call, lane.terms, time.monotonic(), request_id, traceparent)
         while True:
             outgoing = exchange.outgoing(time.monotonic())
             try:
                 async with asyncio.timeout(outgoing.timeout_s):
-                    reply = await self._attempt(exchange, outgoing)
+                    reply = await self._attempt(lane, exchange, outgoing)
             except (httpx.RequestError, TimeoutError) as error:
                 result: A | Again = exchange.failed(error, time.monotonic())
             else:
@@ -149,9 +187,9 @@ class AsyncClient:
                 return result
             await asyncio.sleep(result.pause_s)
 
-    async def _attempt(self, exchange: Exchange[A], outgoing: Outgoing) -> Reply:
+    async def _attempt(self, lane: _Lane, exchange: Exchange[A], outgoing: Outgoing) -> Reply:
         body = bytearray()
-        async with self._http.stream(
+        async with lane.http.stream(
             outgoing.method,
             outgoing.path,
             headers=outgoing.headers,
@@ -160,6 +198,6 @@ class AsyncClient:
         ) as response:
             async for piece in response.aiter_bytes():
                 body += piece
-                if len(body) > self._terms.answer_bytes:
+                if len(body) > lane.terms.answer_bytes:
                     raise exchange.too_long()
-        return Reply(response.status_code, bytes(body))
+        return Reply(response.status_code, bytes(body), hint_of(response.headers))

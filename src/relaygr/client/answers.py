@@ -11,6 +11,25 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Base of all answers."""
 
 
+class Hint(msgspec.Struct, frozen=True):
+    """Who holds a user's prefix: a member of the fleet, and the state of the fleet when it was named."""
+
+    owner: str
+    epoch: int = 0
+
+
+class Placed(Answer, frozen=True, kw_only=True):
+    """An answer through a gateway names the member that gave it; one of a single server does not."""
+
+    owner: str | None = None
+    epoch: int | None = None
+
+    @property
+    def hint(self) -> Hint | None:
+        """For `rank`, so that it goes to the same member."""
+        return None if self.owner is None else Hint(self.owner, self.epoch or 0)
+
+
 class Appended(Answer, frozen=True, kw_only=True):
     """Events are stored.
 
@@ -28,7 +47,7 @@ class Appended(Answer, frozen=True, kw_only=True):
     replayed: bool
 
 
-class PrefixSignal(Answer, frozen=True, kw_only=True):
+class PrefixSignal(Placed, frozen=True, kw_only=True):
     """What becomes of a prefix.
 
     Attributes:
@@ -46,7 +65,7 @@ class PrefixSignal(Answer, frozen=True, kw_only=True):
     request_id: str
 
 
-class Ranking(Answer, frozen=True, kw_only=True):
+class Ranking(Placed, frozen=True, kw_only=True):
     """Scores in the order of the candidates.
 
     Attributes:

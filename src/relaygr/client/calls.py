@@ -20,6 +20,7 @@ Ints = Iterable[int]
 
 _Column = list[Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]]
 _MAX_NAME_BYTES = 256
+_MAX_MS = 3_600_000
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,9 +42,10 @@ class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
     timestamps: list[int] | None = None
     actions: list[int] | None = None
     key: str | None = None
-    candidates: list[int] | None = None
+    candidates: list[int] | int | None = None
     query_time: int | list[int] | None = None
     deadline_ms: float | None = None
+    budget_ms: float | None = None
     history: History | None = None
     output: str | None = None
     top_k: int | None = None
@@ -60,6 +62,9 @@ class Call(Generic[A]):
         answer: what the body of a good answer is read as.
         idempotent: whether doing it twice is the same as doing it once.
         deadline_ms: from the start of the call; the body carries what is left of it. None: no deadline.
+        hint: the member that should answer.
+        ahead: it goes ahead of ranking, which must not wait for it: such calls have connections and a budget
+            of retries of their own.
     """
 
     method: str
@@ -68,6 +73,8 @@ class Call(Generic[A]):
     idempotent: bool
     body: Body | None = None
     deadline_ms: float | None = None
+    hint: answers.Hint | None = None
+    ahead: bool = False
 
 
 def history(
@@ -104,9 +111,12 @@ def append(
     return Call("POST", "/v1/events", answers.Appended, key is not None, body)
 
 
-def prefix(user: str, sent: History | None, deadline_ms: float | None) -> Call[answers.PrefixSignal]:
-    body = Body(user=user, history=sent, deadline_ms=deadline_ms)
-    return Call("POST", "/v1/prefix", answers.PrefixSignal, True, body, deadline_ms)
+def prefix(
+    user: str, sent: History | None, deadline_ms: float | None, candidates: int | None
+) -> Call[answers.PrefixSignal]:
+    expected = None if candidates is None else column("candidates", [candidates])[0]
+    body = Body(user=user, history=sent, deadline_ms=deadline_ms, candidates=expected)
+    return Call("POST", "/v1/prefix", answers.PrefixSignal, True, body, deadline_ms, ahead=True)
 
 
 def rank(
@@ -117,6 +127,8 @@ def rank(
     deadline_ms: float | None,
     output: str,
     top_k: int | None,
+    budget_ms: float | None,
+    hint: answers.Hint | None,
 ) -> Call[answers.Ranking]:
     if query_time is not None and not isinstance(query_time, int):
         query_time = column("query_time", query_time)
@@ -126,10 +138,11 @@ def rank(
         query_time=query_time,
         history=sent,
         deadline_ms=deadline_ms,
+        budget_ms=None if budget_ms is None else check_ms("budget_ms", budget_ms),
         output=output,
         top_k=top_k,
     )
-    return Call("POST", "/v1/rank", answers.Ranking, True, body, deadline_ms)
+    return Call("POST", "/v1/rank", answers.Ranking, True, body, deadline_ms, hint)
 
 
 def set_profile(user: str, contextual: Ints, utc_offset_s: int) -> Call[answers.Profile]:
@@ -169,6 +182,13 @@ def column(name: str, values: Ints) -> list[int]:
         return msgspec.convert(list(listed), _Column)
     except (msgspec.ValidationError, TypeError) as error:
         raise RequestRejectedError(f"{name}: {error}", field=name) from error
+
+
+def check_ms(field: str, value: float) -> float:
+    """`value`, if it is a time a call may take; RequestRejectedError otherwise."""
+    if not 0 < value <= _MAX_MS:
+        raise RequestRejectedError(f"{field}: {value} is outside (0, {_MAX_MS}]", field=field)
+    return value
 
 
 def _user_path(user: str) -> str:

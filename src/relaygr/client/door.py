@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from relaygr.client.calls import check_ms
 from relaygr.client.errors import RequestRejectedError
-from relaygr.client.exchange import Terms, check_header, check_ms
+from relaygr.client.exchange import Terms, check_header
 from relaygr.client.retry import RetryBudget, RetryPolicy
 
 DEFAULT_TIMEOUT_MS = 10_000.0
@@ -25,7 +26,8 @@ class Door:
         url: scheme, host, port and, behind a gateway, a path in front of the protocol's own.
         api_key: sent as a bearer token. tenant: sent in `x-tenant`, for servers without keys.
         timeout_ms: of a call without a deadline; connect_ms: of one attempt to connect.
-        connections: kept open and in use at once; a call waits for a free one within its own time.
+        connections: kept open and in use at once; a call waits for a free one within its own time. Prefix
+            signals have as many of their own.
         answer_bytes: longest answer that is read.
 
     Raises:

@@ -10,8 +10,8 @@ from typing import Generic
 import httpx
 import msgspec
 
-from relaygr.client.answers import Refusal, Refused
-from relaygr.client.calls import A, Call
+from relaygr.client.answers import Hint, Placed, Refusal, Refused
+from relaygr.client.calls import A, Call, check_ms
 from relaygr.client.errors import (
     BadAnswerError,
     ClientError,
@@ -22,10 +22,9 @@ from relaygr.client.errors import (
 )
 from relaygr.client.retry import RetryBudget, RetryPolicy
 
-_REQUEST_ID = "x-request-id"
+_REQUEST_ID, _OWNER, _EPOCH = "x-request-id", "x-relay-owner", "x-relay-epoch"
 _MAX_HEADER = 256
 _MAX_TRACE = 1024
-MAX_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,11 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back."""
+    """What came back; `hint` if a gateway said who answered."""
 
     status: int
     body: bytes
+    hint: Hint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,9 @@ class Exchange(Generic[A]):
             self._headers["traceparent"] = check_header("traceparent", traceparent, _MAX_TRACE)
         if call.body is not None:
             self._headers["content-type"] = "application/json"
+        if call.hint is not None:
+            self._headers[_OWNER] = check_header("hint.owner", call.hint.owner)
+            self._headers[_EPOCH] = str(int(call.hint.epoch))
         self._retries = 0
         self._end_s = now_s + limit_ms / 1000
         terms.budget.earn()
@@ -119,7 +122,7 @@ class Exchange(Generic[A]):
         """What the answer means: a value, another attempt, or its error raised."""
         if reply.status == 200:
             try:
-                return msgspec.json.decode(reply.body, type=self._call.answer)
+                return _placed(msgspec.json.decode(reply.body, type=self._call.answer), reply.hint)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise self._bad(reply, f"the answer cannot be read: {error}") from error
         refused, asked_ms = self._refusal(reply)
@@ -203,16 +206,27 @@ class Exchange(Generic[A]):
         return BadAnswerError(message, status=reply.status, code=code, request_id=self.request_id)
 
 
+def hint_of(headers: httpx.Headers) -> Hint | None:
+    """Who answered, if a gateway said so in a way that can be sent back."""
+    owner, epoch = headers.get(_OWNER, ""), headers.get(_EPOCH, "0")
+    if not _sendable(owner, _MAX_HEADER) or not (epoch.isascii() and epoch.isdigit() and len(epoch) < 20):
+        return None
+    return Hint(owner, int(epoch))
+
+
+def _placed(answer: A, hint: Hint | None) -> A:
+    if hint is None or not isinstance(answer, Placed):
+        return answer
+    return msgspec.structs.replace(answer, owner=hint.owner, epoch=hint.epoch)
+
+
 def check_header(field: str, value: str, limit: int = _MAX_HEADER) -> str:
     """`value`, if it can stand in a header; RequestRejectedError otherwise, which does not show it."""
-    if not value or len(value) > limit or not value.isascii() or not value.isprintable():
+    if not _sendable(value, limit):
         message = f"{field}: must be 1 to {limit} printable ASCII characters"
         raise RequestRejectedError(message, field=field)
     return value
 
 
-def check_ms(field: str, value: float) -> float:
-    """`value`, if it is a time a call may take; RequestRejectedError otherwise."""
-    if not 0 < value <= MAX_MS:
-        raise RequestRejectedError(f"{field}: {value} is outside (0, {MAX_MS}]", field=field)
-    return value
+def _sendable(value: str, limit: int) -> bool:
+    return 0 < len(value) <= limit and value.isascii() and value.isprintable()

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import ssl
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import httpx
 
 from relaygr.client import answers, calls
+from relaygr.client.answers import Hint
 from relaygr.client.calls import A, Call, History, Ints
 from relaygr.client.door import Door
-from relaygr.client.exchange import Again, Exchange, Outgoing, Reply
+from relaygr.client.exchange import Again, Exchange, Outgoing, Reply, Terms, hint_of
 from relaygr.client.status import Status
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """Connections and a budget of retries, shared by some of the calls."""
+
+    terms: Terms
+    http: httpx.Client
 
 
 class Client:
@@ -31,10 +42,12 @@ class Client:
     def __init__(self, door: Door | str, transport: httpx.BaseTransport | None = None) -> None:
         """`transport` stands in for the network. Proxies of the environment are not used."""
         door = Door(door) if isinstance(door, str) else door
-        self._terms = door.terms
-        self._http = httpx.Client(
-            base_url=door.url, headers=door.headers, limits=door.limits, transport=transport, trust_env=False
-        )
+        trusted = httpx.create_ssl_context(trust_env=False)
+        # Calls that go ahead of ranking have a lane of their own: a server that leaves them without an answer
+        # takes neither connections nor retries from the calls that somebody waits for.
+        self._lanes = {
+            ahead: _Lane(door.terms, self._http(door, transport, trusted)) for ahead in (False, True)
+        }
 
     def append(
         self,
@@ -59,11 +72,15 @@ class Client:
         *,
         history: History | None = None,
         deadline_ms: float | None = None,
+        candidates: int | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> answers.PrefixSignal:
-        """Say that `user` will be ranked soon; answers at once, the prefix is computed behind it."""
-        return self._call(calls.prefix(user, history, deadline_ms), request_id, traceparent)
+        """Say that `user` will be ranked soon; answers at once, the prefix is computed behind it.
+
+        `candidates` is how many there will be, as far as it is known.
+        """
+        return self._call(calls.prefix(user, history, deadline_ms, candidates), request_id, traceparent)
 
     def rank(
         self,
@@ -75,11 +92,17 @@ class Client:
         deadline_ms: float | None = None,
         output: str = "logits",
         top_k: int | None = None,
+        budget_ms: float | None = None,
+        hint: Hint | None = None,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> answers.Ranking:
-        """Score candidates; `output` is "logits" or "probabilities"."""
-        call = calls.rank(user, candidates, query_time, history, deadline_ms, output, top_k)
+        """Score candidates; `output` is "logits" or "probabilities".
+
+        `budget_ms` is what the server should take at most, if it can, by reading less of the history; `hint`
+        the member that holds the prefix, as the answer to `prefix` names it.
+        """
+        call = calls.rank(user, candidates, query_time, history, deadline_ms, output, top_k, budget_ms, hint)
         return self._call(call, request_id, traceparent)
 
     def set_profile(
@@ -125,7 +148,8 @@ class Client:
         return self._call(calls.health(), request_id, traceparent)
 
     def close(self) -> None:
-        self._http.close()
+        for lane in self._lanes.values():
+            lane.http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -135,12 +159,24 @@ class Client:
     ) -> None:
         self.close()
 
+    @staticmethod
+    def _http(door: Door, transport: httpx.BaseTransport | None, trusted: ssl.SSLContext) -> httpx.Client:
+        return httpx.Client(
+            base_url=door.url,
+            headers=door.headers,
+            limits=door.limits,
+            transport=transport,
+            verify=trusted,
+            trust_env=False,
+        )
+
     def _call(self, call: Call[A], request_id: str | None, traceparent: str | None) -> A:
-        exchange = Exchange(call, self._terms, time.monotonic(), request_id, traceparent)
+        lane = self._lanes[call.ahead]
+        exchange = Exchange(call, lane.terms, time.monotonic(), request_id, traceparent)
         while True:
             outgoing = exchange.outgoing(time.monotonic())
             try:
-                reply = self._attempt(exchange, outgoing)
+                reply = self._attempt(lane, exchange, outgoing)
             except (httpx.RequestError, TimeoutError) as error:
                 result: A | Again = exchange.failed(error, time.monotonic())
             else:
@@ -149,10 +185,10 @@ class Client:
                 return result
             time.sleep(result.pause_s)
 
-    def _attempt(self, exchange: Exchange[A], outgoing: Outgoing) -> Reply:
+    def _attempt(self, lane: _Lane, exchange: Exchange[A], outgoing: Outgoing) -> Reply:
         end_s = time.monotonic() + outgoing.timeout_s
         body = bytearray()
-        with self._http.stream(
+        with lane.http.stream(
             outgoing.method,
             outgoing.path,
             headers=outgoing.headers,
@@ -161,8 +197,8 @@ class Client:
         ) as response:
             for piece in response.iter_bytes():
                 body += piece
-                if len(body) > self._terms.answer_bytes:
+                if len(body) > lane.terms.answer_bytes:
                     raise exchange.too_long()
                 if time.monotonic() > end_s:
                     raise TimeoutError
-        return Reply(response.status_code, bytes(body))
+        return Reply(response.status_code, bytes(body), hint_of(response.headers))
