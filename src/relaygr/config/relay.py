@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import msgspec
 
 from relaygr.config.limits import Range, Section
+from relaygr.core.errors import ConfigError
 from relaygr.core.units import GIB
 
 
@@ -137,19 +139,33 @@ class HostConfig(Section, frozen=True, kw_only=True):
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An instance that requests can be sent to; `url` without a path."""
+    """An instance that requests can be sent to.
+
+    Attributes:
+        id: printable ASCII without blanks: headers carry it.
+        url: http or https, without a path.
+        weight: its share of the users, compared with the others'.
+    """
 
     id: str
     url: str
     weight: float = 1.0
+
+    def check(self, path: str) -> None:
+        """Raise ConfigError, naming the key under `path`, if no request could be sent to it."""
+        if not re.fullmatch(r"[!-~]{1,64}", self.id):
+            raise ConfigError(f"{path}.id", f"{self.id!r} must be 1 to 64 printable ASCII characters")
+        if not re.fullmatch(r"https?://[^/?#\s]+/?", self.url):
+            raise ConfigError(f"{path}.url", f"{self.url!r} must be http://HOST:PORT without a path")
+        Range(0, 1e6, open_low=True).check(f"{path}.weight", self.weight)
 
 
 class RouterConfig(Section, frozen=True, kw_only=True):
     """Which instance serves which user.
 
     Attributes:
-        members: the instances; empty serves alone.
         self_id: the member that this process is; empty for a gateway, which is none of them.
+        members: the instances; empty serves alone.
         hash: `blake2b` follows the published vectors; `mix64` is as even and much cheaper for hundreds of
             members. All routers of a fleet must use the same, and changing it moves every user.
         random_owner: send every lap to any member; for measuring what affinity is good for.
@@ -158,6 +174,7 @@ class RouterConfig(Section, frozen=True, kw_only=True):
         placement_ttl_s, placement_max: how long and how many users' placements are remembered.
         ramp_s: in which a new member's weight grows from a tenth to all of it.
         feedback_max_age_s: a member whose last word is older gets no pre-inference.
+        load_limit: nor does a member with at least this load, where 1 is all that it can do; it still ranks.
         poll_s: how often members are asked how they are.
         down_after: failed polls in a row after which a member counts as down.
         connect_ms: longest wait for a connection to a member.
@@ -172,14 +189,15 @@ class RouterConfig(Section, frozen=True, kw_only=True):
         "placement_max": Range(1, 100_000_000),
         "ramp_s": Range(0, 86_400),
         "feedback_max_age_s": Range(0, 3600, open_low=True),
+        "load_limit": Range(0, 100, open_low=True),
         "poll_s": Range(0, 3600, open_low=True),
         "down_after": Range(1, 1000),
         "connect_ms": Range(1, 600_000),
         "connections": Range(1, 65_536),
     }
 
-    members: tuple[Member, ...] = ()
     self_id: str = ""
+    members: tuple[Member, ...] = ()
     hash: Literal["blake2b", "mix64"] = "blake2b"
     random_owner: bool = False
     special_share: float = 1.0
@@ -188,7 +206,20 @@ class RouterConfig(Section, frozen=True, kw_only=True):
     placement_max: int = 1_000_000
     ramp_s: float = 60.0
     feedback_max_age_s: float = 2.0
+    load_limit: float = 0.95
     poll_s: float = 0.5
     down_after: int = 2
     connect_ms: float = 250.0
     connections: int = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        ids: set[str] = set()
+        for place, member in enumerate(self.members):
+            path = self.key(f"members[{place}]")
+            member.check(path)
+            if member.id in ids:
+                raise ConfigError(f"{path}.id", f"{member.id!r} is there twice")
+            ids.add(member.id)
+        if self.self_id and self.self_id not in ids:
+            raise ConfigError(self.key("self_id"), f"{self.self_id!r} is no id of {self.key('members')}")
