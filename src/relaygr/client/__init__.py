@@ -15,6 +15,7 @@ from relaygr.client.answers import (
     UserState,
 )
 from relaygr.client.calls import History, history
+from relaygr.client.cascade import Cascade, Lap
 from relaygr.client.door import Door
 from relaygr.client.errors import (
     BadAnswerError,
@@ -24,14 +25,18 @@ from relaygr.client.errors import (
     RequestRejectedError,
     UnavailableError,
 )
+from relaygr.client.recommendation import Admission, Recommendation, Signal, Timings
 from relaygr.client.retry import RetryPolicy
 from relaygr.client.status import Status
 from relaygr.client.sync import Client
+from relaygr.client.sync_cascade import SyncCascade, SyncLap
 
 __all__ = [
+    "Admission",
     "Appended",
     "AsyncClient",
     "BadAnswerError",
+    "Cascade",
     "Client",
     "ClientError",
     "DeadlineExceededError",
@@ -40,16 +45,22 @@ __all__ = [
     "Health",
     "Hint",
     "History",
+    "Lap",
     "Limits",
     "Model",
     "OverloadedError",
     "PrefixSignal",
     "Profile",
     "Ranking",
+    "Recommendation",
     "Reloaded",
     "RequestRejectedError",
     "RetryPolicy",
+    "Signal",
     "Status",
+    "SyncCascade",
+    "SyncLap",
+    "Timings",
     "UnavailableError",
     "UserState",
     "history",
