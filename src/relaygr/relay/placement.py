@@ -1,0 +1,44 @@
+"""Which member has which user: one bounded memory with expiry; what it forgets is a miss, never an error."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class Placements:
+    """Users' members, least recently used first out."""
+
+    def __init__(self, ttl_s: float, limit: int) -> None:
+        """A record is believed for `ttl_s` after its last use; there are at most `limit`."""
+        self._ttl_s, self._limit = ttl_s, limit
+        self._records: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Records in memory; those that are too old to be believed leave when they are met."""
+        return len(self._records)
+
+    def get(self, key: str, now_s: float) -> str | None:
+        """The member that the user is placed on."""
+        record = self._records.get(key)
+        if record is None:
+            return None
+        member, expiry_s = record
+        if now_s >= expiry_s:
+            del self._records[key]
+            return None
+        return member
+
+    def put(self, key: str, member: str, now_s: float) -> None:
+        """The user is placed on `member` from now on; one record too many drops the oldest."""
+        records = self._records
+        records[key] = member, now_s + self._ttl_s
+        records.move_to_end(key)
+        # Records that have expired are the oldest: two of them for each new one keeps the memory clean.
+        for _ in range(2):
+            oldest = next(iter(records), None)
+            if oldest is None or (len(records) <= self._limit and now_s < records[oldest][1]):
+                return
+            del records[oldest]
+
+    def forget(self, key: str) -> None:
+        self._records.pop(key, None)
