@@ -75,10 +75,13 @@ class BooksState:
     seen: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.books = DeviceBooks(self.pages, PAGE_TOKENS, page_bytes=64, lease_ttl_s=TTL_S)
+        self.books = self.make_books()
         self.slots = [[-1] * PAGE_TOKENS for _ in range(self.pages)]  # rubbish until zeroed
         for who in KEYS:
             self.contents[who] = [self.tokens(self.rng.randint(0, 5)), self.tokens(self.rng.randint(1, 25))]
+
+    def make_books(self) -> DeviceBooks:
+        return DeviceBooks(self.pages, PAGE_TOKENS, page_bytes=64, lease_ttl_s=TTL_S)
 
     # --- content ---
 
@@ -179,7 +182,7 @@ class BooksState:
             assert answer == Miss()
         else:
             assert entry is not None
-            assert answer == Hit(0, entry.ref.tokens, 0, 0, usable)
+            assert answer == Hit(0, usable, 0, 0, usable)
             assert rows_of(entry.ref)[:usable] == rows_of(ref)[:usable], "stale hit"
 
     def usable(self, ref: Ref) -> int:

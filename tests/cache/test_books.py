@@ -1,4 +1,6 @@
-"""What the device books promise, one promise at a time."""
+"""What the device books promise, one at a time; also with a host tier below that nothing moves to."""
+
+from collections.abc import Callable
 
 import pytest
 from cache_content import FP, chain
@@ -6,6 +8,7 @@ from cache_content import FP, chain
 from relaygr.cache.books import DeviceBooks
 from relaygr.cache.interface import LoadPlan, Reason, Refused, StorePlan
 from relaygr.cache.lease import PageCopy, ReadLease, WriteLease
+from relaygr.cache.tiered import TieredBooks
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Hit, Miss, Ref, Touch
 
@@ -16,8 +19,18 @@ def ref(tokens: list[int] | range, user: str = "u", model_fp: bytes = FP) -> Ref
     return chain([list(tokens)], user=user, model_fp=model_fp).ref()
 
 
-def books(pages: int = 16) -> DeviceBooks:
-    return DeviceBooks(pages, page_tokens=4, page_bytes=100, lease_ttl_s=1.0)
+MakeBooks = Callable[..., DeviceBooks]
+KINDS = {
+    "device": DeviceBooks,
+    "tiered, off": TieredBooks,
+    "tiered": lambda *args, **sizes: TieredBooks(*args, **sizes, host_bytes=1000, run_chunk_tokens=8),
+}
+
+
+@pytest.fixture(params=KINDS)
+def books(request: pytest.FixtureRequest) -> MakeBooks:
+    kind = KINDS[request.param]
+    return lambda pages=16: kind(pages, page_tokens=4, page_bytes=100, lease_ttl_s=1.0)
 
 
 def write(cache: DeviceBooks, wanted: Ref) -> WriteLease:
@@ -38,7 +51,7 @@ def read(cache: DeviceBooks, wanted: Ref, tokens: int) -> ReadLease:
     return lease
 
 
-def test_visible_only_after_publish() -> None:
+def test_visible_only_after_publish(books: MakeBooks) -> None:
     cache, wanted = books(), ref(range(10))
     lease = write(cache, wanted)
     assert (lease.reused_tokens, lease.fresh, lease.copies) == (0, lease.pages, ())
@@ -48,7 +61,7 @@ def test_visible_only_after_publish() -> None:
     assert cache.lookup(wanted) == Hit(0, 10, 0, 0, 10)
 
 
-def test_append_extends_the_partial_page_in_place() -> None:
+def test_append_extends_the_partial_page_in_place(books: MakeBooks) -> None:
     cache = books()
     old = store(cache, ref(range(10)))
     lease = write(cache, ref(range(15)))
@@ -64,7 +77,7 @@ def test_append_extends_the_partial_page_in_place() -> None:
     assert read(cache, ref(range(15)), 15).clean_tail
 
 
-def test_partial_page_is_copied_while_a_reader_has_it() -> None:
+def test_partial_page_is_copied_while_a_reader_has_it(books: MakeBooks) -> None:
     cache = books()
     old = store(cache, ref(range(10)))
     reader = read(cache, ref(range(10)), 10)
@@ -79,23 +92,23 @@ def test_partial_page_is_copied_while_a_reader_has_it() -> None:
     assert cache.stats().free_pages == 16 - 4
 
 
-def test_content_that_departs_inside_a_page_is_copied_and_replaces_the_entry() -> None:
+def test_content_that_departs_inside_a_page_is_copied_and_replaces_the_entry(books: MakeBooks) -> None:
     cache = books()
     old = store(cache, ref(range(12)))
     edited = [*range(6), 99, *range(7, 12)]
-    assert cache.lookup(ref(edited)) == Hit(0, 12, 0, 0, 6)
+    assert cache.lookup(ref(edited)) == Hit(0, 6, 0, 0, 6)
     lease = write(cache, ref(edited))
     assert lease.reused_tokens == 6
     assert lease.pages[0] == old.pages[0]
     assert lease.copies == (PageCopy(old.pages[1], lease.pages[1], 2),)
     assert cache.lookup(ref(range(12))) == Hit(0, 12, 0, 0, 12)
     assert lease.publish(0.0)
-    assert cache.lookup(ref(range(12))) == Hit(0, 12, 0, 0, 6)
+    assert cache.lookup(ref(range(12))) == Hit(0, 6, 0, 0, 6)
     assert cache.stats().free_pages == 16 - 3
     cache.audit()
 
 
-def test_abort_leaves_the_old_version_and_marks_its_tail() -> None:
+def test_abort_leaves_the_old_version_and_marks_its_tail(books: MakeBooks) -> None:
     cache = books()
     store(cache, ref(range(10)))
     write(cache, ref(range(15))).abort()
@@ -108,7 +121,7 @@ def test_abort_leaves_the_old_version_and_marks_its_tail() -> None:
     assert read(cache, ref(range(15)), 15).clean_tail
 
 
-def test_leaving_the_block_without_publish_aborts() -> None:
+def test_leaving_the_block_without_publish_aborts(books: MakeBooks) -> None:
     cache = books()
     with write(cache, ref(range(10))):
         assert cache.stats().pinned_pages == 3
@@ -120,10 +133,10 @@ def test_leaving_the_block_without_publish_aborts() -> None:
     assert (cache.stats().pinned_pages, cache.stats().leases) == (0, 0)
 
 
-def test_shorter_request_uses_the_prefix_and_keeps_the_longer_entry() -> None:
+def test_shorter_request_uses_the_prefix_and_keeps_the_longer_entry(books: MakeBooks) -> None:
     cache = books()
     store(cache, ref(range(12)))
-    assert cache.lookup(ref(range(5))) == Hit(0, 12, 0, 0, 5)
+    assert cache.lookup(ref(range(5))) == Hit(0, 5, 0, 0, 5)
     assert cache.append(ref(range(5)), "w", 0.0, FAR) == Refused(Reason.ALREADY_STORED)
     assert cache.append(ref(range(12)), "w", 0.0, FAR) == Refused(Reason.ALREADY_STORED)
     assert cache.append(ref([]), "w", 0.0, FAR) == Refused(Reason.ALREADY_STORED)
@@ -132,7 +145,7 @@ def test_shorter_request_uses_the_prefix_and_keeps_the_longer_entry() -> None:
     assert cache.lookup(ref(range(12))) == Hit(0, 12, 0, 0, 12)
 
 
-def test_one_writer_at_a_time() -> None:
+def test_one_writer_at_a_time(books: MakeBooks) -> None:
     cache = books()
     first = write(cache, ref(range(4)))
     assert cache.append(ref(range(8)), "w", 0.0, FAR) == Refused(Reason.BUSY)
@@ -141,7 +154,7 @@ def test_one_writer_at_a_time() -> None:
     store(cache, ref(range(8)))
 
 
-def test_evicts_the_shortfall_least_recently_used_first() -> None:
+def test_evicts_the_shortfall_least_recently_used_first(books: MakeBooks) -> None:
     cache = books(12)
     for user in "abc":
         store(cache, ref(range(16), user=user))
@@ -154,7 +167,7 @@ def test_evicts_the_shortfall_least_recently_used_first() -> None:
     assert cache.stats().free_pages == 3
 
 
-def test_never_evicts_a_pinned_entry_or_its_own() -> None:
+def test_never_evicts_a_pinned_entry_or_its_own(books: MakeBooks) -> None:
     cache = books(8)
     store(cache, ref(range(16), user="a"))
     store(cache, ref(range(12), user="b"))
@@ -170,7 +183,7 @@ def test_never_evicts_a_pinned_entry_or_its_own() -> None:
     assert dict(cache.stats().refused)[Reason.PINNED] == 2
 
 
-def test_forget_stops_writes_in_flight_and_returns_leased_pages_at_release() -> None:
+def test_forget_stops_writes_in_flight_and_returns_leased_pages_at_release(books: MakeBooks) -> None:
     cache = books()
     store(cache, ref(range(8)))
     reader, writer = read(cache, ref(range(8)), 8), write(cache, ref(range(12)))
@@ -187,7 +200,7 @@ def test_forget_stops_writes_in_flight_and_returns_leased_pages_at_release() -> 
     assert (cache.stats().free_pages, cache.lookup(ref(range(8)))) == (15, Hit(0, 4, 0, 0, 4))
 
 
-def test_swap_model_serves_the_new_fingerprint_only() -> None:
+def test_swap_model_serves_the_new_fingerprint_only(books: MakeBooks) -> None:
     cache, new = books(), Fingerprint(bytes(16))
     store(cache, ref(range(8)))
     writer, reader = write(cache, ref(range(4), user="v")), read(cache, ref(range(8)), 8)
@@ -201,7 +214,7 @@ def test_swap_model_serves_the_new_fingerprint_only() -> None:
     store(cache, ref(range(8), model_fp=new))
 
 
-def test_sweep_reclaims_overdue_leases() -> None:
+def test_sweep_reclaims_overdue_leases(books: MakeBooks) -> None:
     cache = books()
     store(cache, ref(range(8)))
     assert isinstance(cache.lease(ref(range(8)), 8, "r", 0.0, 5.0), ReadLease)
@@ -218,16 +231,18 @@ def test_sweep_reclaims_overdue_leases() -> None:
     assert cache.stats().overdue == 3
 
 
-def test_no_lower_tier() -> None:
-    cache, wanted = books(), ref(range(8))
+@pytest.mark.parametrize("kind", [DeviceBooks, TieredBooks])
+def test_no_lower_tier(kind: type[DeviceBooks]) -> None:
+    cache, wanted = kind(16, page_tokens=4, page_bytes=100, lease_ttl_s=1.0), ref(range(8))
     assert cache.prepare_load(wanted, 4, 0.0, FAR) == Refused(Reason.NO_LOWER_TIER)
     assert cache.prepare_store(wanted, 4, 0.0) == Refused(Reason.NO_LOWER_TIER)
-    cache.complete_load(LoadPlan(1, wanted, 0, 4, (), ()), ok=True)
-    cache.complete_store(StorePlan(1, wanted, 0, 4, (), ()), ok=False)
+    assert not cache.complete_load(LoadPlan(1, wanted, 0, 4, (), ()), ok=True)
+    assert not cache.complete_store(StorePlan(1, wanted, 0, 4, (), ()), ok=False)
+    assert cache.stats().host is None
     assert dict(cache.stats().refused)[Reason.NO_LOWER_TIER] == 2
 
 
-def test_stats_in_bytes() -> None:
+def test_stats_in_bytes(books: MakeBooks) -> None:
     cache = books()
     store(cache, ref(range(8)))
     store(cache, ref(range(4), user="v"))
@@ -238,7 +253,7 @@ def test_stats_in_bytes() -> None:
     )  # fmt: skip
 
 
-def test_bad_arguments() -> None:
+def test_bad_arguments(books: MakeBooks) -> None:
     for bad in ({"pages": 0}, {"page_tokens": 0}, {"page_bytes": 0}, {"lease_ttl_s": -1.0}):
         with pytest.raises(ValueError):
             DeviceBooks(**{"pages": 1, "page_tokens": 1, "page_bytes": 1, "lease_ttl_s": 0.0} | bad)

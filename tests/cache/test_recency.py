@@ -42,6 +42,7 @@ def test_against_a_list() -> None:
             if victims:
                 order.remove(victims[0])
         assert len(recency) == len(order)
+        assert list(recency.oldest()) == [other for other in order if other not in parked]
         assert all(recency.is_parked(other) == (other in parked) for other in users)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from relaygr.cache.digests import longest_match
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.index import EntryIndex
-from relaygr.cache.interface import LoadPlan, Reason, Refused, StateCache, Stats, StorePlan
+from relaygr.cache.interface import LoadPlan, PageSum, Reason, Refused, StateCache, Stats, StorePlan
 from relaygr.cache.lease import Lease, LeaseTable, PageCopy, ReadLease, WriteLease
 from relaygr.cache.ledger import PageLedger, as_ids
 from relaygr.core.ids import Fingerprint, Tenant, UserId
@@ -34,7 +34,7 @@ class DeviceBooks(StateCache):
         self.page_tokens, self.page_bytes = page_tokens, page_bytes
         self._lease_ttl_s = lease_ttl_s
         self._ledger = PageLedger(pages)
-        self._index = EntryIndex(self._ledger)
+        self._index = EntryIndex(self._ledger, self._evicted)
         self._leases = LeaseTable()
         self._writers: dict[Identity, WriteLease] = {}
         self._model_fp: Fingerprint | None = None
@@ -46,19 +46,21 @@ class DeviceBooks(StateCache):
         usable = longest_match(entry.ref, ref) if entry is not None else 0
         if entry is None or usable == 0:
             return Miss()
-        return Hit(device_start=0, device_end=entry.tokens, host=0, disk=0, usable=usable)
+        return Hit(device_start=0, device_end=usable, host=0, disk=0, usable=usable)
 
     def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
         return self._refuse(Reason.NO_LOWER_TIER)
 
-    def complete_load(self, plan: LoadPlan, ok: bool) -> None:
+    def complete_load(self, plan: LoadPlan, ok: bool, damaged: bool = False) -> bool:
         """No plan was ever made here."""
+        return False
 
     def prepare_store(self, ref: Ref, tokens: int, now_s: float) -> StorePlan | Refused:
         return self._refuse(Reason.NO_LOWER_TIER)
 
-    def complete_store(self, plan: StorePlan, ok: bool) -> None:
+    def complete_store(self, plan: StorePlan, ok: bool, sums: tuple[PageSum, ...] = ()) -> bool:
         """No plan was ever made here."""
+        return False
 
     def touch(self, ref: Ref, kind: Touch) -> None:
         self._index.touch(identity(ref))
@@ -197,6 +199,9 @@ class DeviceBooks(StateCache):
         """Check the counters against a count from scratch; linear in pages and entries, for tests."""
         self._index.audit()
         assert all(lease.live for lease in self._writers.values()), "writers"
+
+    def _evicted(self, entry: Entry) -> None:
+        """An entry left to make room; a cache with a lower tier wants to know what was lost."""
 
     def _pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)

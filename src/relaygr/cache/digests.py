@@ -165,6 +165,25 @@ def head(ref: Ref, least: int, most: int) -> Ref:
     )
 
 
+def cut(ref: Ref, tokens: int, hash_function: HashFunction = blake2b_128) -> Ref:
+    """The head of `ref` with exactly `tokens` tokens; its last page may end early.
+
+    Raises:
+        ValueError: `ref` has not so many tokens.
+    """
+    if not 0 <= tokens <= ref.tokens:
+        raise ValueError(f"tokens: {tokens} must be in [0, {ref.tokens}]")
+    if tokens == ref.tokens:
+        return ref
+    pages = bisect.bisect_right(ref.page_ends, tokens)
+    digests, ends = ref.digests[: pages + 1], ref.page_ends[:pages]
+    start, records = ends[-1] if ends else 0, ref.records[: tokens * ref.record_bytes]
+    if start < tokens:
+        digests = (*digests, hash_function(digests[-1] + records[start * ref.record_bytes :]))
+        ends = (*ends, tokens)
+    return replace(ref, digests=digests, page_ends=ends, records=records, tokens=tokens)
+
+
 def longest_match(stored: Ref, wanted: Ref) -> int:
     """Tokens at the head of `stored` that serve `wanted`: equal identity, page structure and records.
 

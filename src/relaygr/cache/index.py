@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.ledger import PageLedger
 from relaygr.cache.recency import Recency
@@ -16,10 +18,20 @@ class EntryIndex:
     "No" is None from `get` and False from `make_room`, and then nothing changed.
     """
 
-    __slots__ = ("_entries", "_ledger", "_of_user", "_recency", "evictable_pages", "evictions")
+    __slots__ = (
+        "_entries",
+        "_ledger",
+        "_of_user",
+        "_on_evict",
+        "_recency",
+        "evictable_pages",
+        "evictions",
+    )
 
-    def __init__(self, ledger: PageLedger) -> None:
+    def __init__(self, ledger: PageLedger, on_evict: Callable[[Entry], None] | None = None) -> None:
+        """`on_evict` is told each entry that leaves to make room."""
         self._ledger = ledger
+        self._on_evict = on_evict
         self._entries: dict[Identity, Entry] = {}
         self._of_user: dict[tuple[Tenant, UserId], set[Identity]] = {}
         self._recency = Recency()
@@ -31,6 +43,10 @@ class EntryIndex:
 
     def get(self, key: Identity) -> Entry | None:
         return self._entries.get(key)
+
+    def oldest(self) -> Iterator[Entry]:
+        """Entries without a pinned page, least recently used first; nothing may change meanwhile."""
+        return (self._entries[key] for key in self._recency.oldest())
 
     def keys_of(self, tenant: Tenant, user: UserId) -> list[Identity]:
         return list(self._of_user.get((tenant, user), ()))
@@ -86,9 +102,12 @@ class EntryIndex:
         while self._ledger.free_count < pages:
             victim = self._recency.pop_oldest(keep)
             assert victim is not None, "evictable pages belong to entries that are not parked"
-            self.evictable_pages -= len(self._entries[victim].pages)
+            entry = self._entries[victim]
+            self.evictable_pages -= len(entry.pages)
             self._remove(victim)
             self.evictions += 1
+            if self._on_evict is not None:
+                self._on_evict(entry)
         return True
 
     def audit(self) -> None:

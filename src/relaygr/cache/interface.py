@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.cache.lease import PageCopy, ReadLease, WriteLease
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Ref, Touch
 
@@ -16,8 +17,8 @@ class Reason(StrEnum):
 
     NO_LOWER_TIER = "no_lower_tier"  # there is nothing to load from or store to
     NOT_RESIDENT = "not_resident"  # fewer matching tokens are on the device than were asked for
-    BUSY = "busy"  # another writer of this identity is in flight
-    ALREADY_STORED = "already_stored"  # the entry holds all of it, or more: lease instead
+    BUSY = "busy"  # another writer or transfer of this identity is in flight
+    ALREADY_STORED = "already_stored"  # the tier holds all of it, or more: lease instead
     TOO_LARGE = "too_large"  # more than the whole pool
     PINNED = "pinned"  # too little is free or evictable now
     STALE_MODEL = "stale_model"  # not the model fingerprint of the last swap
@@ -39,9 +40,21 @@ class HostRun:
     offset: int
 
 
+class PageSum(NamedTuple):
+    """Checksum of the rows of one page of an entry, `page` counted from its first token."""
+
+    page: int
+    crc: int
+
+
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Bring tokens [start, start + tokens) of `ref` from `runs` into device `pages`."""
+    """Bring tokens [start, start + tokens) of `ref` from `runs` into device `pages`.
+
+    `runs` and `pages` begin at token 0; the rows before `start` are on the device already. `runs` are those
+    of the whole stored entry, which may be longer, and `sums` its checksums: each page that the load touches
+    is checked against them. The mover performs `copies`, copies the rows, and leaves zeros behind the last.
+    """
 
     ticket: int
     ref: Ref
@@ -49,6 +62,8 @@ class LoadPlan:
     tokens: int
     runs: tuple[HostRun, ...]
     pages: tuple[int, ...]
+    copies: tuple[PageCopy, ...] = ()
+    sums: tuple[PageSum, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +76,37 @@ class StorePlan:
     tokens: int
     pages: tuple[int, ...]
     runs: tuple[HostRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostStats:
+    """Chunks of host memory by state, where free + pinned + evictable = total; and counters since the start.
+
+    Attributes:
+        pinned_chunks: of entries that are being read, and of stores in flight.
+        runs: stretches that the entries lie in.
+        loads, stores: that became visible.
+        moving: transfers in flight.
+        superseded: stores that were dropped because the entry had grown or changed meanwhile.
+        damaged: entries that were dropped because their bytes were not those stored.
+        lost_tokens: tokens evicted from the device that no other tier held.
+    """
+
+    total_chunks: int
+    free_chunks: int
+    pinned_chunks: int
+    evictable_chunks: int
+    chunk_tokens: int
+    chunk_bytes: int
+    entries: int
+    runs: int
+    evictions: int
+    loads: int
+    stores: int
+    moving: int
+    superseded: int
+    damaged: int
+    lost_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +127,7 @@ class Stats:
     evictions: int
     overdue: int
     refused: tuple[tuple[Reason, int], ...]
+    host: HostStats | None = None  # None without a host tier
 
     @property
     def total_bytes(self) -> int:
@@ -116,19 +163,37 @@ class StateCache(ABC):
 
     @abstractmethod
     def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
-        """Pin the first `tokens` in the lower tier, make room on the device; visible only when complete."""
+        """Pin the first `tokens` in the lower tier and make room on the device; visible only when complete.
+
+        Tokens that the device has are not copied again. Until `complete_load`, or a sweep after the deadline,
+        the pages are the mover's.
+        Refused: no_lower_tier, not_resident (fewer match there), already_stored (the device has them), busy,
+        too_large, pinned, stale_model. Raises: ValueError for `tokens` below 1.
+        """
 
     @abstractmethod
-    def complete_load(self, plan: LoadPlan, ok: bool) -> None:
-        """Publish what `plan` brought, or give its pages back; again, or for an unknown plan, a no-op."""
+    def complete_load(self, plan: LoadPlan, ok: bool, damaged: bool = False) -> bool:
+        """Publish what `plan` brought, or give its pages back; True if it is visible now.
+
+        False also when the user was forgotten or the model swapped meanwhile, when a sweep ended the plan,
+        and for a plan that is unknown or complete already, which changes nothing. `damaged` drops the source:
+        its bytes are not what was stored.
+        """
 
     @abstractmethod
     def prepare_store(self, ref: Ref, tokens: int, now_s: float) -> StorePlan | Refused:
-        """Pin the device pages that the lower tier lacks and make room there; visible only when complete."""
+        """Pin the device pages that the lower tier lacks and make room there; visible only when complete.
+
+        Refused: no_lower_tier, not_resident (fewer than `tokens` match on the device), already_stored, busy,
+        too_large, pinned, stale_model. Raises: ValueError for `tokens` below 1.
+        """
 
     @abstractmethod
-    def complete_store(self, plan: StorePlan, ok: bool) -> None:
-        """Publish the stored delta, or give its room back; again, or for an unknown plan, a no-op."""
+    def complete_store(self, plan: StorePlan, ok: bool, sums: tuple[PageSum, ...] = ()) -> bool:
+        """Publish what was stored, or give its room back; True if it is visible now.
+
+        False also in the cases that `complete_load` names. `sums` will be handed out with every load.
+        """
 
     @abstractmethod
     def touch(self, ref: Ref, kind: Touch) -> None:

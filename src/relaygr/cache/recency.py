@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from relaygr.cache.entry import Identity
 
@@ -67,6 +68,22 @@ class Recency:
         if victim is not None:
             self.remove(victim)
         return victim
+
+    def oldest(self) -> Iterator[Identity]:
+        """Entries that are not parked, least recently used first; nothing may change meanwhile.
+
+        The first k cost O(k log k), and as much for each stale item met.
+        """
+        frontier = [(self._heap[0], 0)] if self._heap else []
+        last: Identity | None = None
+        while frontier:
+            item, place = heapq.heappop(frontier)
+            for child in (2 * place + 1, 2 * place + 2):
+                if child < len(self._heap):
+                    heapq.heappush(frontier, (self._heap[child], child))
+            if item[1] != last and not self._is_stale(item):  # an entry unparked twice is there twice
+                last = item[1]
+                yield last
 
     def _is_stale(self, item: tuple[int, Identity]) -> bool:
         last_use, key = item

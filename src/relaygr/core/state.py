@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
 
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 
@@ -42,7 +43,8 @@ class Miss:
 class Hit:
     """Tokens [device_start, device_end) are on the device, [0, host) in host memory, [0, disk) on disk.
 
-    `usable` is the length of the longest readable prefix that matches the request's content.
+    All of them count only what matches the request's content, whatever else an entry holds. `usable` is the
+    longest of them: what is readable once it has been loaded. What can be read at once is `device_end`.
     """
 
     device_start: int
@@ -68,6 +70,22 @@ class Retry:
 
 
 Answer = Miss | Hit | Pending | Retry
+
+
+class Prefix(Protocol):
+    """What a prefix left behind for scoring, of whatever kind: K/V of every layer, or a sketch of fixed size.
+
+    Decisions about prefixes rest on these two alone.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes, and that a copy of it moves."""
+        ...
+
+    def valid_for(self, ref: Ref) -> int:
+        """Tokens at the head of `ref` that it stands for; 0 if it is no use to `ref`, `ref.tokens` if ready."""
+        ...
 
 
 class Touch(Enum):

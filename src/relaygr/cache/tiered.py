@@ -1,0 +1,281 @@
+"""The books of a device tier with host memory below it, where an entry lives in one of the two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relaygr.cache.books import DeviceBooks
+from relaygr.cache.digests import cut, longest_match
+from relaygr.cache.entry import Entry, identity
+from relaygr.cache.flights import Flights, Load, Plan, Store
+from relaygr.cache.host import HostBooks, HostEntry
+from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
+from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.core.ids import Fingerprint, Tenant, UserId
+from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
+
+
+class TieredBooks(DeviceBooks):
+    """A `StateCache` with device pages and host memory; without `host_bytes` exactly a `DeviceBooks`.
+
+    An entry lives in one tier, except while it moves, while a lease keeps it on the device after it was
+    stored, and while the device has only a shorter head of what the host has. A store moves the whole entry,
+    whatever part of it was asked for. A load is a write of the user's next version whose rows come from the
+    host: it keeps what the device has, nobody else writes meanwhile, and forgetting, swapping and sweeping
+    end it as they end any write. There is one transfer per identity at a time.
+
+    Args:
+        host_bytes: what the host tier may take; rounded down to whole chunks.
+        run_chunk_tokens: its unit of allocation, a multiple of `page_tokens`.
+        layout_id: of the bytes; entries of another layout are never served.
+        store_timeout_s: a store that takes longer is swept.
+
+    Raises: ValueError for sizes that do not fit.
+    """
+
+    def __init__(
+        self,
+        pages: int,
+        page_tokens: int,
+        page_bytes: int,
+        lease_ttl_s: float,
+        *,
+        host_bytes: int = 0,
+        run_chunk_tokens: int = 1024,
+        layout_id: str = "",
+        store_timeout_s: float = 1.0,
+    ) -> None:
+        super().__init__(pages, page_tokens, page_bytes, lease_ttl_s)
+        if run_chunk_tokens < 1 or run_chunk_tokens % page_tokens:
+            raise ValueError(f"run_chunk_tokens: {run_chunk_tokens} must be a multiple of {page_tokens}")
+        self._chunk_bytes = page_bytes * (run_chunk_tokens // page_tokens)
+        chunks = host_bytes // self._chunk_bytes
+        if host_bytes and chunks < 1:
+            raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
+        self._host = HostBooks(chunks, run_chunk_tokens, layout_id) if chunks else None
+        self._store_timeout_s = store_timeout_s
+        self._flights = Flights()
+        self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
+
+    @property
+    def host_tokens(self) -> int:
+        """Tokens that fit in the host tier; the size of the memory that its offsets point into."""
+        return self._host.total_chunks * self._host.chunk_tokens if self._host is not None else 0
+
+    def lookup(self, ref: Ref) -> Answer:
+        """Also while something moves: a load counts as host until it is complete, a store as device."""
+        entry = self._index.get(identity(ref))
+        device = longest_match(entry.ref, ref) if entry is not None else 0
+        host = self._host.match(ref) if self._host is not None else 0
+        if not device and not host:
+            return Miss()
+        return Hit(device_start=0, device_end=device, host=host, disk=0, usable=max(device, host))
+
+    def moving(self, ref: Ref) -> Plan | None:
+        """The transfer of this identity that is in flight and may still become visible."""
+        return self._flights.of(identity(ref))
+
+    def running(self, plan: Plan) -> bool:
+        """Whether the pages and chunks of `plan` are still the mover's and its result may become visible.
+
+        To be asked before every part of the copy; once False, `complete_*` with `ok=False` must follow.
+        """
+        return self._flights.running(plan)
+
+    def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
+        if self._host is None:
+            return self._refuse(Reason.NO_LOWER_TIER)
+        refusal = self._unmovable(ref, tokens)
+        if refusal is not None:
+            return refusal
+        source = self._host.get(identity(ref))
+        if source is None or tokens > self._host.match(ref):
+            return self._refuse(Reason.NOT_RESIDENT)
+        target = cut(source.ref, tokens)
+        lease = self.append(target, "load", now_s, deadline_s)
+        if isinstance(lease, Refused):
+            return lease
+        self._host.pin(source)
+        start = lease.reused_tokens
+        plan = LoadPlan(
+            ticket=self._flights.next_ticket(),
+            ref=target,
+            start=start,
+            tokens=tokens - start,
+            runs=self._host.host_runs(source.runs, source.tokens),
+            pages=lease.pages,
+            copies=lease.copies,
+            sums=source.sums,
+        )
+        self._flights.launch(Load(plan, lease, source))
+        return plan
+
+    def complete_load(self, plan: LoadPlan, ok: bool, damaged: bool = False) -> bool:
+        flight = self._flights.land(plan)
+        if not isinstance(flight, Load):
+            return False
+        assert self._host is not None
+        if damaged and flight.source.visible:
+            self._host.drop(flight.lease.identity)
+        self._damaged += damaged
+        # Rows under a live lease are whole, however late: only a sweep takes the pages away.
+        published = ok and not damaged and self.publish(flight.lease, float("-inf"))
+        flight.lease.abort()
+        self._host.unpin(flight.source)
+        self._loads += published
+        return published
+
+    def prepare_store(self, ref: Ref, tokens: int, now_s: float) -> StorePlan | Refused:
+        if self._host is None:
+            return self._refuse(Reason.NO_LOWER_TIER)
+        refusal = self._unmovable(ref, tokens)
+        if refusal is not None:
+            return refusal
+        entry = self._index.get(identity(ref))
+        if entry is None or tokens > longest_match(entry.ref, ref):
+            return self._refuse(Reason.NOT_RESIDENT)
+        if self._host.match(entry.ref) == entry.tokens:
+            return self._refuse(Reason.ALREADY_STORED)
+        if self._host.chunks_for(entry.tokens) > self._host.total_chunks:
+            return self._refuse(Reason.TOO_LARGE)
+        runs = self._host.reserve(entry.tokens)
+        if runs is None:
+            return self._refuse(Reason.PINNED)
+        lease = self.lease(entry.ref, entry.tokens, "store", now_s, now_s + self._store_timeout_s)
+        assert isinstance(lease, ReadLease), "the entry is on the device and of the model served"
+        plan = StorePlan(
+            ticket=self._flights.next_ticket(),
+            ref=entry.ref,
+            start=0,
+            tokens=entry.tokens,
+            pages=lease.pages,
+            runs=self._host.host_runs(runs, entry.tokens),
+        )
+        self._flights.launch(Store(plan, lease, entry, runs))
+        return plan
+
+    def complete_store(self, plan: StorePlan, ok: bool, sums: tuple[PageSum, ...] = ()) -> bool:
+        """False also when the entry has grown or changed meanwhile: the host would hold what nobody needs."""
+        flight = self._flights.land(plan)
+        if not isinstance(flight, Store):
+            return False
+        assert self._host is not None
+        key, entry = flight.lease.identity, flight.entry
+        good = ok and flight.lease.live and not flight.cancelled
+        same = self._index.get(key) is entry
+        self._superseded += good and not same
+        flight.lease.release()
+        if not good or not same:
+            self._host.give_back(flight.runs)
+            return False
+        self._host.put(HostEntry(entry.ref, flight.runs, self._host.layout_id, sums))
+        if not self._ledger.any_pinned(entry.ids):
+            self._index.drop(key)
+        self._stores += 1
+        return True
+
+    def spill_candidates(self, pages: int) -> list[Ref]:
+        """Whole entries to store so that `pages` device pages would be free or hold nothing to lose.
+
+        Least recently used first, and none that is leased. Pages of stores in flight, and of entries that
+        the host holds too, count as free.
+        """
+        chosen: list[Ref] = []
+        if self._host is None:
+            return chosen
+        missing = pages - self._ledger.free_count
+        missing -= sum(len(store.plan.pages) for store in self._flights.stores())
+        for entry in self._index.oldest():
+            if missing <= 0:
+                break
+            missing -= len(entry.pages)
+            if self._host.match(entry.ref) < entry.tokens:
+                chosen.append(entry.ref)
+        return chosen
+
+    def touch(self, ref: Ref, kind: Touch) -> None:
+        super().touch(ref, kind)
+        if self._host is not None:
+            self._host.touch(identity(ref))
+
+    def publish(self, lease: WriteLease, now_s: float) -> bool:
+        if not super().publish(lease, now_s):
+            return False
+        if self._host is not None:
+            self._drop_unneeded(self._host, lease.ref)
+        return True
+
+    def forget(self, tenant: Tenant, user: UserId) -> int:
+        dropped = set(self._index.keys_of(tenant, user))
+        super().forget(tenant, user)
+        if self._host is not None:
+            for key in self._host.keys_of(tenant, user):
+                self._host.drop(key)
+                dropped.add(key)
+        self._flights.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
+        return len(dropped)
+
+    def swap_model(self, model_fp: Fingerprint) -> None:
+        super().swap_model(model_fp)
+        if self._host is not None:
+            for key in self._host.keys_of_other_models(model_fp):
+                self._host.drop(key)
+        self._flights.cancel(lambda key: key.model_fp != model_fp)
+
+    def sweep(self, now_s: float) -> int:
+        count = super().sweep(now_s)
+        for flight in self._flights.overdue():
+            if isinstance(flight, Load):
+                self.complete_load(flight.plan, ok=False)
+            else:
+                self.complete_store(flight.plan, ok=False)
+        return count
+
+    def stats(self) -> Stats:
+        return replace(super().stats(), host=self._host_stats(self._host) if self._host is not None else None)
+
+    def audit(self) -> None:
+        super().audit()
+        self._flights.audit()
+        if self._host is not None:
+            self._host.audit()
+
+    def _unmovable(self, ref: Ref, tokens: int) -> Refused | None:
+        if tokens < 1:
+            raise ValueError(f"tokens: {tokens} must be at least 1")
+        if not self._serves(ref):
+            return self._refuse(Reason.STALE_MODEL)
+        if identity(ref) in self._flights or identity(ref) in self._writers:
+            return self._refuse(Reason.BUSY)
+        return None
+
+    def _drop_unneeded(self, host: HostBooks, ref: Ref) -> None:
+        """`ref` is on the device now: the host keeps its copy only if it holds all of `ref` and more."""
+        key = identity(ref)
+        copy = host.get(key)
+        if copy is not None and not (longest_match(copy.ref, ref) == ref.tokens < copy.tokens):
+            host.drop(key)
+
+    def _evicted(self, entry: Entry) -> None:
+        in_host = self._host.match(entry.ref) if self._host is not None else 0
+        self._lost += entry.tokens - in_host
+
+    def _host_stats(self, host: HostBooks) -> HostStats:
+        total, free, evictable = host.total_chunks, host.free_chunks, host.evictable_chunks
+        return HostStats(
+            total_chunks=total,
+            free_chunks=free,
+            pinned_chunks=total - free - evictable,
+            evictable_chunks=evictable,
+            chunk_tokens=host.chunk_tokens,
+            chunk_bytes=self._chunk_bytes,
+            entries=len(host),
+            runs=host.runs,
+            evictions=host.evictions,
+            loads=self._loads,
+            stores=self._stores,
+            moving=len(self._flights),
+            superseded=self._superseded,
+            damaged=self._damaged,
+            lost_tokens=self._lost,
+        )
