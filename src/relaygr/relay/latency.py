@@ -191,6 +191,11 @@ class LatencyModel:
         """1 until something was measured."""
         return self._window.p99
 
+    @property
+    def k90(self) -> float:
+        """As `k99`, of nine passes in ten."""
+        return self._window.p90
+
     def full_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         return self.k99 * self._coefficients.full_ms(prefix_tokens, suffix_tokens, candidates)
 

@@ -37,7 +37,7 @@ class RatioWindow:
         self._recent: deque[float] = deque(ratios, maxlen=limit)
         self._sorted = sorted(self._recent)
         # Kept ready, so that another thread reads one value and never a list that is being changed.
-        self.p99 = _percentile(self._sorted, 0.99)
+        self.p90, self.p99 = (_percentile(self._sorted, share) for share in (0.9, 0.99))
 
     def __len__(self) -> int:
         return len(self._recent)
@@ -47,7 +47,7 @@ class RatioWindow:
             del self._sorted[bisect_left(self._sorted, self._recent[0])]
         self._recent.append(ratio)
         insort(self._sorted, ratio)
-        self.p99 = _percentile(self._sorted, 0.99)
+        self.p90, self.p99 = (_percentile(self._sorted, share) for share in (0.9, 0.99))
 
     def error(self) -> ErrorRatio:
         """Linear in the window; for an exporter, not for every pass."""
