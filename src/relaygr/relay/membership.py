@@ -128,12 +128,11 @@ class Membership:
         return standing.member.weight * (_RAMP_START + (1 - _RAMP_START) * part)
 
     def add(self, member: Member, now_s: float) -> None:
-        """A member that was not there; one that left may be added again."""
+        """A member that was not there, or has left; it joins with its first word that it is ready."""
         known = self._all.get(member.id)
         if known is not None and known.state is not State.LEFT:
             raise ValueError(f"{member.id!r} is a member already")
-        self._all[member.id] = standing = Standing(member, State.LEFT, now_s)
-        self._up(standing, now_s)
+        self._all[member.id] = Standing(member, State.DOWN, now_s)
 
     def remove(self, name: str, now_s: float) -> None:
         """The member leaves at once; the users on it move."""

@@ -57,7 +57,7 @@ class Router:
         """Where a user's prefix is to be computed; refused rather than sent to a member that has no time."""
         self._follow(now_s)
         placed = self._placements.get(key, now_s)
-        found, spill = self._home(key, placed, self._special, now_s, ())
+        found, spill = self._home(key, placed, ())
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
         refusal = self._no_time(key, found, found == placed, now_s)
@@ -84,7 +84,8 @@ class Router:
             found, spill = self._new(key, self._normal, avoid)
         else:
             spill = self._obstacle(self.members[wanted], avoid)
-            found = wanted if spill is None else self._second(key, avoid)
+            found = wanted if spill is None else None
+        found = found or self._second(key, avoid)
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
         self.counts.misses += (hint or wanted) not in (None, found)
@@ -95,7 +96,8 @@ class Router:
         """Where everything else of a user goes: to the same member as the laps."""
         self._follow(now_s)
         placed = self._placements.get(key, now_s)
-        found, spill = self._home(key, placed, self._special, now_s, avoid)
+        found, spill = self._home(key, placed, avoid)
+        found = found or self._second(key, avoid)
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
         self._place(key, found, now_s)
@@ -148,10 +150,9 @@ class Router:
     def inflight(self, member: str) -> int:
         return self._inflight[member]
 
-    def _home(
-        self, key: str, placed: str | None, pool: Pool, now_s: float, avoid: Collection[str]
-    ) -> tuple[str | None, Spill | None]:
-        """The member that keeps the user's state from now on, and why it is not the one before."""
+    def _home(self, key: str, placed: str | None, avoid: Collection[str]) -> tuple[str | None, Spill | None]:
+        """The relaying member that keeps the user's state from now on, and why it is not the one before."""
+        pool = self._special
         if self._config.random_owner:
             return self._anyone(pool, avoid), None
         if placed is None:
@@ -167,8 +168,6 @@ class Router:
     def _new(self, key: str, pool: Pool, avoid: Collection[str]) -> tuple[str | None, Spill | None]:
         """A user who is on no member: to the preferred one that has not more than its share in flight."""
         found, first = pool.below_cap(key, self._config.load_factor, self._inflight, avoid)
-        if found is None:
-            return self._second(key, avoid), None
         if found == first:
             return found, None
         return found, Spill.REFUSED if first in avoid else Spill.LOAD
