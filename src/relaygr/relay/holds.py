@@ -220,6 +220,10 @@ class HoldBook(Generic[K]):
                     self._remember(gone, now_s)
         return left
 
+    def next_end_s(self) -> float | None:
+        """When `expire` is due again, or earlier; None if nothing is claimed."""
+        return self._ends[0][0] if self._ends else None
+
     def came_late(self, key: K, now_s: float) -> bool:
         """Whether a ranking that finds nothing had an orphan here, in the last `t_life_s`; True once."""
         expired_s = self._expired.pop(key, None)

@@ -51,11 +51,12 @@ class LoadMeter:
             self._counts.append([number, 1])
             self._forget(now_s)
 
-    def rank_done(self, ms: float) -> None:
-        """A ranking took so long of its slot, its share of a batch."""
-        self._rank.add(ms)
+    def rank_took(self, now_s: float, ms: float, rankings: int = 1) -> None:
+        """So many rankings ran together and took so long of their slot."""
+        for _ in range(rankings):
+            self._rank.add(ms / rankings)
 
-    def pre_done(self, ms: float) -> None:
+    def pre_took(self, now_s: float, ms: float) -> None:
         """A pre-inference took so long of its slot, all chunks together."""
         self._pre.add(ms)
 

@@ -79,6 +79,7 @@ class Owner:
         feedback_age_s: since its last word.
         pre_wait_ms: until its queue reaches a new pre-inference.
         rank_share: share of its model slots that ranking takes; chunks yield to it.
+        rank_rate_per_s: rankings that arrive at one of its slots.
         key_inflight: requests of the same user on their way.
     """
 
@@ -86,6 +87,7 @@ class Owner:
     feedback_age_s: float = 0.0
     pre_wait_ms: float = 0.0
     rank_share: float = 0.0
+    rank_rate_per_s: float = 0.0
     key_inflight: int = 0
 
 
@@ -107,6 +109,10 @@ class Verdict:
     @property
     def admitted(self) -> bool:
         return self.reason is Reason.ADMITTED
+
+    def but(self, reason: Reason) -> Verdict:
+        """The same times, with the reason of a later test."""
+        return Verdict(reason, self.full_p99_ms, self.hit_p99_ms, self.pre_p99_ms)
 
 
 class Trigger:
@@ -151,8 +157,7 @@ class Trigger:
         verdict = self._in_time(lengths, build, owner, lead_ms)
         if verdict.reason is not Reason.ADMITTED and not self._config.admit_all:
             return verdict
-        reason = self._placed(owner, feedback_max_age_s)
-        return Verdict(reason, verdict.full_p99_ms, verdict.hit_p99_ms, verdict.pre_p99_ms)
+        return verdict.but(self._placed(owner, feedback_max_age_s))
 
     def _placed(self, owner: Owner, feedback_max_age_s: float) -> Reason:
         if owner.key_inflight >= self._config.key_inflight_max:
@@ -169,7 +174,8 @@ class Trigger:
             return Verdict(Reason.ADMITTED)
         prefix, suffix, candidates = lengths
         full = latency.full_p99_ms(prefix, suffix, candidates)
-        if not self._at_risk(build.name, prefix, suffix, full + budgets.guard_ms, budgets.b_rank_ms):
+        wait = inline_wait_ms(latency.coefficients.full_ms(prefix, suffix, candidates), owner.rank_rate_per_s)
+        if not self._at_risk(build.name, prefix, suffix, full + wait + budgets.guard_ms, budgets.b_rank_ms):
             return Verdict(Reason.NOT_AT_RISK, full)
         hit = latency.hit_p99_ms(prefix, suffix, candidates)
         left = budgets.b_rank_ms - hit - budgets.guard_ms
@@ -206,6 +212,20 @@ class Trigger:
             starts = self._starts[build.name] = _ChunkStarts(build.chunks)
         chunked = latency.pre_p99_ms(tokens, starts.count(tokens))
         return chunked, chunked <= limit_ms
+
+
+def inline_wait_ms(full_ms: float, rate_per_s: float) -> float:
+    """What all but one in a hundred rankings would wait at most if all of them were computed whole.
+
+    Of arrivals that are independent, a share `rate x full_ms` finds a pass in progress, and what is left of
+    that is uniform. A queue of several is not looked at: passes that long are at risk by themselves.
+
+    Args:
+        full_ms: of a pass like the one in question.
+        rate_per_s: of rankings at one model slot.
+    """
+    busy = rate_per_s * full_ms / 1000
+    return full_ms * (1 - 0.01 / busy) if busy > 0.01 else 0.0
 
 
 def _lengths(meta: Meta, max_age_s: float) -> tuple[int, int, int] | None:
