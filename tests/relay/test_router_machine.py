@@ -161,8 +161,8 @@ class RouterMachine(RuleBasedStateMachine):
         if self.router.members.get("e") is None:
             self.fleet.join("e")
 
-    @rule(name=names, build=st.sampled_from(["build", "build", "other"]), load=st.sampled_from([0.1, 2.0]))
-    def say(self, name: str, build: str, load: float) -> None:
+    @rule(name=names, build=st.sampled_from(["build", "build", "other"]), load=st.sampled_from([3, 500]))
+    def say(self, name: str, build: str, load: int) -> None:
         if name in self.fleet.said:
             self.fleet.said[name] = Feedback(build, 32, load=load)
 

@@ -112,6 +112,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
         spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
         spill_queue_max: spills that wait.
         interference_max: what spills and reloads may add to the P99 of ranking, as a share.
+        checksum_share: of the pages of a state, how many are checked when it is reloaded; 0 checks none.
     """
 
     PATH: ClassVar[str] = "host"
@@ -125,6 +126,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "spill_min_reuse": Range(0, 1),
         "spill_queue_max": Range(1, 65_536),
         "interference_max": Range(0, 10),
+        "checksum_share": Range(0, 1),
     }
 
     host_bytes: int = GIB
@@ -136,6 +138,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
     spill_min_reuse: float = 0.2
     spill_queue_max: int = 64
     interference_max: float = 0.05
+    checksum_share: float = 0.01
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -174,7 +177,7 @@ class RouterConfig(Section, frozen=True, kw_only=True):
         placement_ttl_s, placement_max: how long and how many users' placements are remembered.
         ramp_s: in which a new member's weight grows from a tenth to all of it.
         feedback_max_age_s: a member whose last word is older gets no pre-inference.
-        load_limit: nor does a member with at least this load, where 1 is all that it can do; it still ranks.
+        load_limit: nor does one on which so many rankings and prefixes wait or run; it still ranks.
         poll_s: how often members are asked how they are.
         down_after: failed polls in a row after which a member counts as down.
         connect_ms: longest wait for a connection to a member.
@@ -189,7 +192,7 @@ class RouterConfig(Section, frozen=True, kw_only=True):
         "placement_max": Range(1, 100_000_000),
         "ramp_s": Range(0, 86_400),
         "feedback_max_age_s": Range(0, 3600, open_low=True),
-        "load_limit": Range(0, 100, open_low=True),
+        "load_limit": Range(1, 1 << 20),
         "poll_s": Range(0, 3600, open_low=True),
         "down_after": Range(1, 1000),
         "connect_ms": Range(1, 600_000),
@@ -206,7 +209,7 @@ class RouterConfig(Section, frozen=True, kw_only=True):
     placement_max: int = 1_000_000
     ramp_s: float = 60.0
     feedback_max_age_s: float = 2.0
-    load_limit: float = 0.95
+    load_limit: int = 128
     poll_s: float = 0.5
     down_after: int = 2
     connect_ms: float = 250.0

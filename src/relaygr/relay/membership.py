@@ -36,13 +36,13 @@ class Feedback:
         build: fingerprint of the model that it serves; empty if it does not say.
         page_tokens: of its cache; 0 if it does not say.
         epoch: the newest one that it has seen.
-        load: share of what it can do that it does; 1 is all.
+        load: rankings and prefixes that wait or run.
     """
 
     build: str = ""
     page_tokens: int = 0
     epoch: int = 0
-    load: float = 0.0
+    load: int = 0
     draining: bool = False
     ready: bool = True
 
