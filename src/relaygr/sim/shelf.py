@@ -1,0 +1,134 @@
+"""What an instance keeps of its users: the real books over prefixes without content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relaygr.cache.interface import LoadPlan, Refused, StateCache, StorePlan
+from relaygr.cache.interface import Reason as RefusalReason
+from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, UserId
+from relaygr.core.state import Hit, Ref, Touch
+
+_SEED = b""
+
+
+class Refs:
+    """Prefixes of users by number, as short to compare as can be: one digest page, records of one zero byte.
+
+    Prefixes of a user are the beginnings of one another.
+    """
+
+    __slots__ = ("_zeros",)
+
+    def __init__(self, max_tokens: int) -> None:
+        self._zeros = memoryview(bytes(max_tokens))
+
+    def of(self, user: int, tokens: int, model_fp: Fingerprint) -> Ref:
+        if tokens > len(self._zeros):
+            self._zeros = memoryview(bytes(2 * tokens))
+        return Ref(
+            tenant=DEFAULT_TENANT,
+            user=UserId(str(user)),
+            model_fp=model_fp,
+            schema=0,
+            anchor=0,
+            digests=(_SEED, tokens.to_bytes(4, "little")),
+            page_ends=(tokens,),
+            records=self._zeros[:tokens],
+            record_bytes=1,
+            tokens=tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Tokens of a prefix on the device, and in host memory if that is more."""
+
+    device: int
+    host: int
+
+
+class Shelf:
+    """The states of users on one instance; user numbers and token counts in, and the books do the rest."""
+
+    __slots__ = ("_lease_s", "_refs", "books", "model_fp")
+
+    def __init__(self, books: StateCache, refs: Refs, lease_s: float, model_fp: Fingerprint) -> None:
+        self.books, self._refs, self._lease_s = books, refs, lease_s
+        self.swap(model_fp)
+
+    def swap(self, model_fp: Fingerprint) -> None:
+        """Another build: nothing of the one before is found from now on."""
+        self.model_fp = model_fp
+        self.books.swap_model(model_fp)
+
+    def find(self, user: int, tokens: int) -> Found:
+        answer = self.books.lookup(self._refs.of(user, tokens, self.model_fp)) if tokens else None
+        return Found(answer.device_end, answer.host) if isinstance(answer, Hit) else Found(0, 0)
+
+    def open(self, user: int, tokens: int, now_s: float) -> tuple[ReadLease | WriteLease | None, int]:
+        """The right to read what is there and write the rest, and how much is there; as the engine does it.
+
+        Without room, or beside another writer, everything is computed aside and nothing kept.
+        """
+        if not tokens:
+            return None, 0
+        ref = self._refs.of(user, tokens, self.model_fp)
+        deadline_s = now_s + self._lease_s
+        write = self.books.append(ref, "rank", now_s, deadline_s)
+        if isinstance(write, WriteLease):
+            return write, write.reused_tokens
+        if write.reason is RefusalReason.ALREADY_STORED:
+            lease = self.books.lease(ref, tokens, "rank", now_s, deadline_s)
+            if isinstance(lease, ReadLease):
+                return lease, tokens
+        return None, 0
+
+    def close(
+        self, user: int, tokens: int, lease: ReadLease | WriteLease | None, now_s: float, keep: bool = True
+    ) -> bool:
+        """Let go of what `open` gave; whether all of it is there now."""
+        if lease is None:
+            return not tokens
+        if isinstance(lease, WriteLease):
+            if not keep:
+                lease.abort()
+                return False
+            if not lease.publish(now_s):
+                return False
+            self.books.touch(lease.ref, Touch.APPEND)
+            return True
+        self.books.touch(self._refs.of(user, tokens, self.model_fp), Touch.HIT)
+        lease.release()
+        return True
+
+    def put(self, user: int, tokens: int, now_s: float) -> bool:
+        """The first `tokens` tokens have been computed; whether there was room for them."""
+        ref = self._refs.of(user, tokens, self.model_fp)
+        write = self.books.append(ref, "prefix", now_s, now_s + self._lease_s)
+        if isinstance(write, Refused):
+            return write.reason is RefusalReason.ALREADY_STORED
+        if not write.publish(now_s):
+            return False
+        self.books.touch(ref, Touch.APPEND)
+        return True
+
+    def hold(self, user: int, tokens: int, until_s: float, now_s: float) -> ReadLease | None:
+        """Keep these tokens on the device until released; None if they are not there."""
+        ref = self._refs.of(user, tokens, self.model_fp)
+        lease = self.books.lease(ref, tokens, "hold", now_s, until_s)
+        return lease if isinstance(lease, ReadLease) else None
+
+    def load(self, user: int, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | None:
+        ref = self._refs.of(user, tokens, self.model_fp)
+        plan = self.books.prepare_load(ref, tokens, now_s, deadline_s)
+        return plan if isinstance(plan, LoadPlan) else None
+
+    def store(self, ref: Ref, now_s: float) -> StorePlan | None:
+        plan = self.books.prepare_store(ref, ref.tokens, now_s)
+        return plan if isinstance(plan, StorePlan) else None
+
+    def sweep(self, now_s: float) -> int:
+        """Leases and plans that were never closed; the number of them."""
+        return self.books.sweep(now_s)

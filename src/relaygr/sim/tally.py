@@ -1,0 +1,157 @@
+"""What a simulation counts."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+
+import msgspec
+import numpy as np
+
+from relaygr.sim.visit import Visit
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many requests of one name."""
+
+    name: str
+    count: int
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds; 0 without any request."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p99: float = 0.0
+    p999: float = 0.0
+    max: float = 0.0
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One simulated load; its warm-up is in none of the numbers.
+
+    Attributes:
+        requests: that count; `rate` of them came a second.
+        good: scores of the whole history within the rank budget; `valid`: of any history within the
+            request's.
+        latency: from the time ranking was due to the answer; `wait`: until its pass began; `work`: its pass.
+        short: latency of the short histories of a mixed load.
+        paths, reasons, outcomes: what served the rankings, what the trigger said, what pre-inference did.
+        late: requests that were not good, by what stood in their way.
+        served_mean: history tokens that scores rest on; `computed_ahead`, `computed_inline`: tokens a
+            request, by pre-inference and by ranking.
+        busy: share of the slots' time in use.
+        device_hits: rankings whose prefix was on the device when they began, as a share.
+        ready_before: of the admitted ones, those whose prefix was complete when their ranking was due.
+        wasted: prefixes that no ranking used, as a share of those computed.
+        owners_differ: share of the requests with both laps that went to two instances.
+    """
+
+    requests: int
+    rate: float
+    good: int
+    valid: int
+    latency: Times
+    wait: Times
+    work: Times
+    short: Times
+    paths: list[Count]
+    reasons: list[Count]
+    outcomes: list[Count]
+    late: list[Count]
+    served_mean: float
+    computed_ahead: float
+    computed_inline: float
+    busy: float
+    device_hits: float
+    ready_before: float
+    wasted: float
+    owners_differ: float
+    reloads: int
+    spills: int
+    fetches: int
+
+    @property
+    def good_share(self) -> float:
+        return self.good / max(self.requests, 1)
+
+    @property
+    def valid_share(self) -> float:
+        return self.valid / max(self.requests, 1)
+
+
+class Tally:
+    """Adds up visits that ended; made anew for every simulation."""
+
+    def __init__(self, short_length: int = 0) -> None:
+        self._short = short_length
+        self.requests = self.good = self.valid = self.served = 0
+        self.first_s, self.last_s = float("inf"), 0.0
+        self.latency, self.wait, self.work, self.short = (array("d") for _ in range(4))
+        self.paths: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.late: Counter[str] = Counter()
+        self.inline = self.hits = self.ready = self.both = self.differ = 0
+
+    def add(self, visit: Visit) -> None:
+        """A visit has its answer."""
+        if not visit.request.counted:
+            return
+        self.requests += 1
+        self.first_s = min(self.first_s, visit.request.time_s)
+        self.last_s = max(self.last_s, visit.request.time_s)
+        self.paths[visit.path] += 1
+        self.reasons[visit.reason or "none"] += 1
+        self.served += visit.served
+        self.inline += visit.missing
+        self.valid += visit.valid
+        if visit.good:
+            self.good += 1
+        else:
+            self.late[_cause(visit)] += 1
+        if visit.outcome:
+            self.outcomes[visit.outcome] += 1
+            self.ready += visit.ready_s <= visit.due_s
+        if visit.owner >= 0 and visit.rank_owner >= 0:
+            self.both += 1
+            self.differ += visit.owner != visit.rank_owner
+        if visit.path == "lost":
+            return
+        self.hits += visit.path in ("hit", "reloaded")
+        self.latency.append(visit.done_s - visit.due_s)
+        self.wait.append(visit.started_s - visit.due_s)
+        self.work.append(visit.done_s - visit.started_s)
+        if visit.tokens <= self._short:
+            self.short.append(visit.done_s - visit.due_s)
+
+    def admitted(self) -> int:
+        return sum(self.outcomes.values())
+
+
+def _cause(visit: Visit) -> str:
+    """What stood in the way of a good answer, as far as one thing did."""
+    how: str = visit.path
+    if how not in ("lost", "truncated", "degraded"):
+        how = "waited" if visit.started_s - visit.due_s > visit.done_s - visit.started_s else "slow"
+    if visit.outcome == "":
+        return f"{visit.reason or 'inline'}: {how}"
+    if visit.missing + visit.prefix <= visit.tokens:
+        return f"ready: {how}"
+    return f"{'partly ready' if visit.cached else 'not begun'}: {how}"
+
+
+def times(seconds: array[float]) -> Times:
+    """Percentiles of a column of seconds, in milliseconds."""
+    if not seconds:
+        return Times()
+    values = 1000 * np.frombuffer(seconds, np.float64)
+    p50, p90, p99, p999 = np.percentile(values, (50, 90, 99, 99.9)).tolist()
+    return Times(mean=float(values.mean()), p50=p50, p90=p90, p99=p99, p999=p999, max=float(values.max()))
+
+
+def counts(counter: Counter[str]) -> list[Count]:
+    """Most frequent first."""
+    return [Count(name, count) for name, count in counter.most_common()]

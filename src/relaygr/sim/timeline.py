@@ -1,0 +1,42 @@
+"""Virtual time: what happens next, and when."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+Action = Callable[..., None]
+
+
+class Timeline:
+    """Events in order of time, and of booking where times are equal; nothing else moves the clock.
+
+    What was booked cannot be taken back: whoever may change their mind looks, when called, whether it still
+    holds.
+    """
+
+    __slots__ = ("_booked", "_heap", "now_s")
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
+        self._booked = count()
+
+    def at(self, time_s: float, action: Action, *args: Any) -> None:
+        """Call `action(*args)` at `time_s`; now, but after what is going on, if that is past."""
+        heapq.heappush(self._heap, (max(time_s, self.now_s), next(self._booked), action, args))
+
+    def after(self, delay_s: float, action: Action, *args: Any) -> None:
+        self.at(self.now_s + delay_s, action, *args)
+
+    def run(self, until_s: float = math.inf) -> int:
+        """Everything up to and including `until_s`; returns the number of events."""
+        heap, done = self._heap, 0
+        while heap and heap[0][0] <= until_s:
+            self.now_s, _, action, args = heapq.heappop(heap)
+            action(*args)
+            done += 1
+        return done
