@@ -79,6 +79,12 @@ def test_a_rate_of_nothing_admits_nothing_and_none_at_once_when_it_ends() -> Non
     assert bucket.take(101.0)
 
 
+def test_a_lower_rate_has_a_smaller_burst_at_once() -> None:
+    bucket = TokenBucket(1000.0, 100)
+    bucket.set_rate(20.0, 0.0)
+    assert [bucket.take(0.0) for _ in range(11)] == [True] * 10 + [False]
+
+
 def test_without_a_limit_everything_is_admitted() -> None:
     bucket = TokenBucket(math.inf, 2)
     assert all(bucket.take(1.0) for _ in range(100))

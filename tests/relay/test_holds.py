@@ -99,6 +99,12 @@ def test_a_pin_keeps_its_neighbours_claim() -> None:
     assert [left.cause for left in holds.expire(0.5)] == [Cause.CONSUMED]
 
 
+def test_a_claim_that_has_ended_keeps_nothing_even_before_the_sweep() -> None:
+    holds = ready_book(0.0, 0.0)
+    assert holds.pin("u")
+    assert cause(holds.unpin("u", 0.3)) is Cause.CONSUMED
+
+
 def test_a_ranking_without_a_signal_claims_first() -> None:
     holds = ready_book(0.0)
     assert holds.claim("u", 0.1)

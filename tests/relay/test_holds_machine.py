@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hypothesis import HealthCheck, settings
@@ -11,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from relaygr.relay.holds import Cause, HoldBook, Left, State
 
 LIFE = 1.0
-KEYS = st.integers(0, 3)
+KEYS = st.integers(0, 2)
 BYTES = st.integers(1, 40)
 PICK = st.integers(0, 1 << 16)
 
@@ -37,6 +38,8 @@ class Lives(RuleBasedStateMachine):
         self.requests: list[Request] = []
         self.readers: list[int] = []
         self.forgotten: set[int] = set()
+        # Claims given and not taken away; those of requests that never rank end by themselves.
+        self.given: Counter[int] = Counter()
 
     def limit(self) -> int:
         return self.bound if self.proposed is None else self.proposed
@@ -55,6 +58,7 @@ class Lives(RuleBasedStateMachine):
         assert left.key not in self.readers
         self.old.append((left.key, generation))
         self.forgotten.discard(left.key)
+        del self.given[left.key]
         self.commit()
 
     def waiting(self, key: int) -> list[Request]:
@@ -70,11 +74,18 @@ class Lives(RuleBasedStateMachine):
         assert self.book.reserve(key, nbytes, self.now) is expected
         if expected:
             self.requests.append(Request(key, self.now + LIFE))
+            self.given[key] += 1
             self.nbytes[key] = had + growth
             found = self.book.generation(key)
             assert found is not None
             assert self.generation.setdefault(key, found) == found
             assert (key, found) not in self.old
+
+    @rule(key=KEYS, nbytes=BYTES)
+    def signal_and_make(self, key: int, nbytes: int) -> None:
+        self.signal(key, nbytes)
+        self.begin(key, False)
+        self.finish(key, None)
 
     @rule(key=KEYS, reload=st.booleans())
     def begin(self, key: int, reload: bool) -> None:
@@ -92,7 +103,18 @@ class Lives(RuleBasedStateMachine):
             self.nbytes[key] = min(self.nbytes[key], part)
             self.commit()
 
-    @rule(key=KEYS)
+    @rule(kind=st.sampled_from(["fail", "withdraw", "delete", "past"]), key=KEYS, pick=PICK)
+    def trouble(self, kind: str, key: int, pick: int) -> None:
+        """One rule, so that most steps are of ordinary lives."""
+        if kind == "fail":
+            self.fail(key)
+        elif kind == "delete":
+            self.delete_user(key)
+        elif kind == "withdraw" and self.requests:
+            self.withdraw(pick)
+        elif kind == "past" and self.old:
+            self.speak_of_the_past(pick)
+
     def fail(self, key: int) -> None:
         was = self.book.state(key)
         left = self.book.cancel(key)
@@ -104,17 +126,22 @@ class Lives(RuleBasedStateMachine):
             self.gone(left)
 
     @precondition(lambda self: self.requests)
-    @rule(pick=PICK)
-    def rank(self, pick: int) -> None:
+    @rule(pick=PICK, quick=st.booleans())
+    def rank(self, pick: int, quick: bool) -> None:
         """A ranking reads the prefix if it is ready, and else ranks another way."""
         one = self.requests.pop(pick % len(self.requests))
         key, in_time = one.key, one.end_s > self.now
-        if not in_time and not self.book.claim(key, self.now):
-            return
+        if not in_time:
+            if not self.book.claim(key, self.now):
+                return
+            self.given[key] += 1
+        self.given[key] -= 1
         readable = self.book.state(key) in (State.READY, State.PINNED) and key not in self.forgotten
         assert self.book.pin(key) is readable
         if readable:
             self.readers.append(key)
+            if quick:
+                self.done(len(self.readers) - 1)
             return
         left = self.book.release(key, self.now)
         if left is not None:
@@ -130,21 +157,20 @@ class Lives(RuleBasedStateMachine):
             assert not self.waiting(key)
             self.gone(left)
 
-    @precondition(lambda self: self.requests)
-    @rule(pick=PICK)
     def withdraw(self, pick: int) -> None:
         one = self.requests.pop(pick % len(self.requests))
         if one.end_s > self.now:
+            self.given[one.key] -= 1
             left = self.book.release(one.key, self.now)
             if left is not None:
                 self.gone(left)
 
-    @rule(key=KEYS)
     def delete_user(self, key: int) -> None:
         self.requests = [one for one in self.requests if one.key != key]
         left = self.book.forget(key)
         if key in self.nbytes:
             self.forgotten.add(key)
+            self.given[key] = 0
         if left is not None:
             self.gone(left)
 
@@ -157,19 +183,18 @@ class Lives(RuleBasedStateMachine):
         assert self.book.propose(bound) is (self.proposed is None)
         assert self.book.by_state() == before
 
-    @rule(elapsed=st.sampled_from([0.0, 0.01, 0.3, 0.5, 1.0, 2.0]))
-    def wait(self, elapsed: float) -> None:
+    @rule(elapsed=st.sampled_from([0.3, 0.6, 1.0]), sweep=st.booleans())
+    def wait(self, elapsed: float, sweep: bool) -> None:
         self.now += elapsed
+        if sweep:
+            self.sweep()
 
-    @rule()
     def sweep(self) -> None:
         for left in self.book.expire(self.now):
             assert left.state in (State.READY, State.RESERVED)
             assert not self.waiting(left.key)
             self.gone(left)
 
-    @precondition(lambda self: self.old)
-    @rule(pick=PICK)
     def speak_of_the_past(self, pick: int) -> None:
         key, generation = self.old[pick % len(self.old)]
         before = (self.book.state(key), self.book.claims(key), self.book.pins(key))
@@ -196,6 +221,8 @@ class Lives(RuleBasedStateMachine):
             if one.end_s > self.now:
                 assert one.key in self.nbytes
                 assert self.book.claims(one.key) >= len(self.waiting(one.key))
+        for key in self.nbytes:
+            assert self.book.claims(key) <= self.given[key]
         for key in self.readers:
             assert self.book.state(key) is State.PINNED
             assert self.book.pins(key) == self.readers.count(key)
@@ -222,5 +249,5 @@ class Lives(RuleBasedStateMachine):
 
 TestLives = Lives.TestCase
 TestLives.settings = settings(
-    max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=300, stateful_step_count=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
