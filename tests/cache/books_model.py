@@ -7,7 +7,7 @@ from books_state import KEYS, MODELS, PAGE_TOKENS, BooksState, Key, Reader, Stor
 from relaygr.cache.interface import Reason, Refused
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.core.ids import Fingerprint, Tenant, UserId
-from relaygr.core.state import Miss, Ref, Touch
+from relaygr.core.state import Ref, Touch
 
 
 class BooksModel(BooksState):
@@ -49,9 +49,9 @@ class BooksModel(BooksState):
         key, before = key_of(ref), self.books.stats()
         victims = {k: e for k, e in self.stored.items() if k != key and not self.is_pinned(e)}
         usable, need = self.usable(ref), -(-ref.tokens // PAGE_TOKENS)
-        busy = any(w.key == key and w.lease.live and not w.cancelled for w in self.writers)
+        busy = self.is_writing(key)
         got = self.books.append(ref, "writer", self.now_s, self.deadline())
-        gone = {k for k in victims if self.books.lookup(victims[k].ref) == Miss()}
+        gone = {k for k in victims if not self.on_device(victims[k].ref)}
         if isinstance(got, Refused):
             assert not gone
             expected = {
@@ -78,8 +78,8 @@ class BooksModel(BooksState):
         self.note("in place" if in_place else "copy on write" if lease.copies else "whole pages")
         writable = set(lease.pages[usable // PAGE_TOKENS :])
         assert writable >= {*lease.fresh, *(copy.dst for copy in lease.copies)}
-        for other in [*self.readers, *self.writers]:
-            assert not other.lease.live or writable.isdisjoint(other.lease.pages), "a page with two users"
+        for other in self.live_leases():
+            assert other is lease or writable.isdisjoint(other.pages), "a page with two users"
 
     def check_evictions(
         self, lease: WriteLease, victims: dict[Key, Stored], gone: set[Key], free: int
@@ -135,10 +135,14 @@ class BooksModel(BooksState):
                 self.stored[writer.key] = Stored(
                     lease.ref, lease.pages, old.last_use if old else self.next_use()
                 )
+                self.published(lease.ref)
                 self.note("publish")
         assert not lease.live
         assert lease.publish(self.now_s) is False
         lease.abort()
+
+    def published(self, ref: Ref) -> None:
+        """A lower tier may have something to drop now."""
 
     def finish_reader(self) -> None:
         if self.readers:
@@ -191,6 +195,6 @@ class BooksModel(BooksState):
 
     def step(self) -> None:
         operations, weights = zip(*self.OPERATIONS, strict=True)
-        self.rng.choices(operations, weights)[0](self)
+        getattr(self, self.rng.choices(operations, weights)[0].__name__)()
         self.operations += 1
         self.check()

@@ -128,7 +128,8 @@ class BooksState:
         for reader in self.readers:
             self.expect_rows(reader.lease.pages, reader.rows, reader.lease.clean_tail)
         leased = {page for lease in self.live_leases() for page in lease.pages}
-        leased |= {copy.src for w in self.writers if w.lease.live for copy in w.lease.copies}
+        writing = [lease for lease in self.live_leases() if isinstance(lease, WriteLease)]
+        leased |= {copy.src for lease in writing for copy in lease.copies}
         used, evictable = set(leased), 0
         for entry in self.stored.values():
             self.expect_rows(entry.pages, rows_of(entry.ref), clean=False)
@@ -165,10 +166,13 @@ class BooksState:
         assert self.books.stats().pinned_pages == 0
         for tenant, user, _ in KEYS:
             self.books.forget(Tenant(tenant), UserId(user))
-        self.stored.clear()
+        self.clear()
         self.check()
         self.books.audit()
         assert self.books.stats().free_pages == self.pages
+
+    def clear(self) -> None:
+        self.stored.clear()
 
     def expect_rows(self, pages: tuple[int, ...], rows: list[int], clean: bool) -> None:
         held = [value for page in pages for value in self.slots[page]]
@@ -188,6 +192,13 @@ class BooksState:
     def usable(self, ref: Ref) -> int:
         entry = self.stored.get(key_of(ref))
         return oracle(entry.ref, ref) if entry is not None else 0
+
+    def is_writing(self, key: Key) -> bool:
+        return any(w.key == key and w.lease.live and not w.cancelled for w in self.writers)
+
+    def on_device(self, ref: Ref) -> bool:
+        answer = self.books.lookup(ref)
+        return isinstance(answer, Hit) and answer.device_end > 0
 
     def is_pinned(self, entry: Stored) -> bool:
         mine = set(entry.pages)

@@ -1,0 +1,130 @@
+"""Random operations on two tiers against the plain model: by rules, and long seeded runs."""
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+from test_books_machine import BooksMachine
+from tiered_model import TieredModel, drive
+
+
+class TieredMachine(BooksMachine):
+    model: TieredModel | None = None
+
+    @initialize(
+        seed=st.integers(0, 2**32), pages=st.sampled_from([6, 24, 64]), chunks=st.sampled_from([2, 9, 30])
+    )
+    def start(self, seed: int, pages: int, chunks: int) -> None:
+        self.model = TieredModel(random.Random(seed), pages=pages, chunks=chunks)
+
+    @rule()
+    def load(self) -> None:
+        self.model.load()
+
+    @rule()
+    def store(self) -> None:
+        self.model.store()
+
+    @rule(times=st.integers(1, 6))
+    def copy(self, times: int) -> None:
+        for _ in range(times):
+            self.model.step_flight()
+
+    @rule(times=st.integers(1, 4))
+    def complete_or_cancel(self, times: int) -> None:
+        for _ in range(times):
+            self.model.finish_flight()
+
+    @rule()
+    def settle(self) -> None:
+        for _ in range(12):
+            self.model.step_writer()
+            self.model.finish_writer()
+            self.model.step_flight()
+            self.model.finish_flight()
+
+    @rule(which=st.integers(0, 9))
+    def forget(self, which: int) -> None:
+        if which == 0:
+            self.model.forget()
+
+    @rule(which=st.integers(0, 9))
+    def swap_model(self, which: int) -> None:
+        if which == 0:
+            self.model.swap_model()
+
+    @rule()
+    def spill_candidates(self) -> None:
+        self.model.spill_candidates()
+
+
+TieredMachine.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+TestTieredMachine = TieredMachine.TestCase
+
+SIZES = ((10, 6), (24, 12), (40, 3), (64, 24), (100, 40))
+
+
+def test_m12_seeded_run() -> None:
+    """Short, but it must have been everywhere."""
+    seen: Counter[str] = Counter()
+    for seed in range(5):
+        seen.update(drive(seed, 1500, *SIZES[seed]).seen)
+    missing = {
+        "load", "store", "loaded", "moved", "stored and leased", "store dropped", "load failed",
+        "store failed", "load cancelled", "damaged", "overdue transfer", "cancel in transfer",
+        "host eviction", "unneeded copy", "several runs", "one run", "candidates", "load busy", "store busy",
+        "load not_resident", "store not_resident", "load already_stored", "store already_stored",
+        "load pinned", "store pinned", "store too_large", "eviction", "in place", "copy on write",
+    } - set(seen)  # fmt: skip
+    assert not missing
+
+
+@pytest.mark.slow
+def test_m12_hundred_thousand_operations() -> None:
+    operations = sum(drive(seed, 5000, *SIZES[seed % len(SIZES)]).operations for seed in range(100, 120))
+    assert operations >= 100_000
+
+
+def cancels(seed: int, count: int) -> None:
+    """Every transfer is cancelled at a random stage, by one of its ways out."""
+    model = TieredModel(random.Random(seed), pages=40, chunks=16)
+    rng, done = model.rng, 0
+    while done < count:
+        for operation in (
+            model.edit,
+            model.append,
+            model.step_writer,
+            model.step_writer,
+            model.finish_writer,
+        ):
+            operation()
+        rng.choice([model.store, model.load, model.lease])()
+        for _ in range(rng.randint(0, 3)):
+            model.step_flight()
+        if rng.random() < 0.3:  # else nothing would ever be there to load
+            while model.flights:
+                model.step_flight()
+                model.finish_flight()
+        if len(model.flights) > 2:
+            way = rng.choice([model.finish_flight, model.sweep, model.forget])
+            before = len(model.flights)
+            way()
+            done += before - len(model.flights)
+        if len(model.readers) > 3:
+            model.finish_reader()
+        model.check()
+    model.drain()
+
+
+def test_m19_sixty_cancels_leave_all_pools_full() -> None:
+    cancels(seed=0, count=60)
+
+
+@pytest.mark.slow
+def test_m19_ten_thousand_cancels_leave_all_pools_full() -> None:
+    cancels(seed=1, count=10_000)
