@@ -19,6 +19,7 @@ from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import Flight, RankJob
 from relaygr.engine.requests import Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.scheduler import Scheduler
+from relaygr.engine.tiers import Readable
 
 PATIENCE_S = 20.0  # of a test that would fail; nothing waits for it otherwise
 PAGE = 10
@@ -76,6 +77,10 @@ class FakeEngine:
             raise RequestError("contextual", "does not fit")
         tokens = len(request.history)
         return tokens, min(self.tokens.get(request.history.user, 0), tokens)
+
+    def locate(self, request: RankRequest) -> tuple[int, Readable]:
+        tokens, cached = self.peek(request)
+        return tokens, Readable(cached, 0)
 
     def rank_batch(self, requests: Sequence[RankRequest]) -> list[RankResult | RelayError]:
         assert len(requests) <= self.config.max_batch_requests

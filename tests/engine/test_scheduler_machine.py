@@ -367,7 +367,7 @@ def test_two_thousand_operations_of_several_threads_over_real_engines() -> None:
     for engine in engines:
         stats = engine.cache_stats()
         assert (stats.leases, stats.pinned_pages) == (0, 0)
-        engine._books.audit()
-    held = scheduler.engine._books._index._of_user
+        engine._tiers.books.audit()
+    held = scheduler.engine._tiers.books._index._of_user
     assert not [name for caller in callers for name in caller.deleted if ("default", name) in held]
     assert any(caller.deleted for caller in callers)

@@ -60,7 +60,8 @@ def tell_ranked(
     """A request that ended at `now_s`."""
     queued_s = now_s - queue_s - compute_s
     job = RankJob(RankRequest(HISTORY, [1]), queued_s + 0.5, queued_s)
-    job.started_s, job.done_s, job.truncated = queued_s + queue_s, now_s, truncated
+    job.started_s, job.done_s = queued_s + queue_s, now_s
+    job.kept_events = 1 if truncated else None
     served = PrefetchResult(path, cached, computed, True, "", Fingerprint(model))
     metrics.ranked(job, RankResult(("engage",), np.zeros((1, 1), np.float32), served))
 

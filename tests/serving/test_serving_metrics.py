@@ -131,10 +131,10 @@ def test_errors_by_what_they_were(metrics: Metrics) -> None:
 
 def test_pool_queue_and_model_are_read_when_scraped(metrics: Metrics) -> None:
     tell_everything(metrics, START_S)
-    assert value(metrics, "relay_live_bytes", state="pinned") == POOL.pinned_bytes
-    assert value(metrics, "relay_live_bytes", state="evictable") == 30 * 4096
-    assert value(metrics, "relay_bound_bytes") == POOL.total_bytes
-    assert value(metrics, "relay_evictions_total") == 5
+    assert value(metrics, "device_bytes", state="pinned") == POOL.pinned_bytes
+    assert value(metrics, "device_bytes", state="evictable") == 30 * 4096
+    assert value(metrics, "device_bytes", state="free") == POOL.free_bytes
+    assert value(metrics, "device_evictions_total") == 5
     assert value(metrics, "lease_overdue_total") == 1
     assert value(metrics, "queue_depth", **{"class": "rank"}) == 3
     assert value(metrics, "requests_in_progress") == 9

@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from relaygr.cache.books import DeviceBooks
 from relaygr.cache.interface import Stats
+from relaygr.config.relay import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import Clock, MonotonicClock
-from relaygr.core.errors import BackendError, ConfigError, RelayError, RequestError
+from relaygr.core.errors import BackendError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint, tenant, user_id
-from relaygr.core.state import Hit
+from relaygr.core.state import Ref
 from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.checker import Checker
 from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
-from relaygr.engine.residency import Residency, ResidencyDesk
+from relaygr.engine.residency import Residency
+from relaygr.engine.tiers import NO_HOST, Owner, Readable, Tiers
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
 from relaygr.memory.layout import KvLayout
-from relaygr.memory.pool import PagePool
+from relaygr.memory.stores import PrivateKv
 from relaygr.models.presets import AnyConfig
 from relaygr.models.ranker import Ranker
 from relaygr.models.weights import open_ranker
@@ -40,6 +43,21 @@ from relaygr.models.weights import open_ranker
 log = logging.getLogger("relaygr.engine")
 
 _Result = TypeVar("_Result")
+
+
+class Aside:
+    """A request that is scored without the cache, a step at a time, beside everything else.
+
+    Attributes:
+        filled: history tokens computed so far.
+        logits: float32 [m, tasks], when all of it is done.
+    """
+
+    def __init__(self, request: RankRequest) -> None:
+        self.request = request
+        self.filled = 0
+        self.logits: npt.NDArray[np.float32] | None = None
+        self.store: PrivateKv | None = None
 
 
 class Engine:
@@ -56,8 +74,11 @@ class Engine:
         choice: Choice,
         config: EngineConfig | None = None,
         clock: Clock | None = None,
+        host: HostConfig = NO_HOST,
     ) -> None:
         """Serve `model`, whose matrices are in `choice.dtype`, within `config.device_bytes` of K/V.
+
+        `host` sizes the tier below, which takes what the device has no room for.
 
         Raises:
             ConfigError: the pool is smaller than one page.
@@ -74,22 +95,8 @@ class Engine:
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
         self._checker = Checker(self.model, model_fp, settings)
-        pages = settings.device_bytes // self.layout.page_bytes
-        if not pages:
-            raise ConfigError(
-                "engine.device_bytes",
-                f"{settings.device_bytes} is less than one page, {self.layout.page_bytes}",
-            )
-        try:
-            self._pool = PagePool(self.layout, pages=pages)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(
-                "engine.device_bytes", f"{settings.device_bytes} cannot be had: {reason}"
-            ) from error
-        lease_s = settings.lease_ttl_ms / 1000
-        self._books = DeviceBooks(pages, settings.page_tokens, self.layout.page_bytes, lease_s)
-        self._desk = ResidencyDesk(self._books, self._pool, lease_s)
+        self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
+        self._desk = self._tiers.desk
         self._lock = threading.Lock()
         self._served = dict.fromkeys(Path, 0)
         self._computed = self._cached = self._scored = self._errors = 0
@@ -170,6 +177,28 @@ class Engine:
         with self._lock:
             return self._serve(requests)
 
+    @torch.inference_mode()
+    def score_aside(self, aside: Aside, limit_tokens: int) -> bool:
+        """Compute about `limit_tokens` more of it, in memory of its own; True when its scores are there.
+
+        Raises:
+            RequestError: the request does not fit the model.
+        """
+        with self._lock:
+            whole = self._checker.work(0, aside.request)
+            part = self._checker.shorter(whole, aside.filled, limit_tokens) if whole.tokens else whole
+            if aside.store is None and whole.tokens:
+                aside.store = PrivateKv(self.layout, whole.tokens)
+            last = part.tokens == whole.tokens
+            if not last:
+                part = replace(part, candidates=part.candidates[:0])
+            held = [Residency(aside.store, aside.filled, "")]
+            logits = score(self.model, self._kernel, [part], held, self.config.microbatch)[0]
+            aside.filled = part.tokens
+            if last:
+                aside.logits = logits.float().numpy()
+            return last
+
     def check_events(self, items: Int64, actions: Int64) -> None:
         """Refuse events that would make a history unrankable.
 
@@ -186,22 +215,60 @@ class Engine:
         Raises:
             RequestError: the request does not fit the model or a limit.
         """
+        tokens, readable = self.locate(request)
+        return tokens, readable.device
+
+    def locate(self, request: RankRequest) -> tuple[int, Readable]:
+        """`peek`, by tier."""
         work = self._checker.work(0, request)
-        if self.model.config.cacheable != "append" or not work.tokens:
-            return work.tokens, 0
-        answer = self._books.lookup(self._checker.ref(work))
-        return work.tokens, answer.usable if isinstance(answer, Hit) else 0
+        ref = self._kept_ref(work)
+        return work.tokens, Readable(0, 0) if ref is None else self._tiers.readable(ref)
 
     def forget(self, tenant_name: str, user: str) -> int:
         """Drop everything held of a user; returns the number of entries dropped."""
         owner = tenant(tenant_name), user_id(user)
         with self._lock:
-            return self._books.forget(*owner)
+            return self._tiers.forget(owner)
+
+    def hold(self, history: UserHistory, seconds: float) -> int:
+        """Keep what the device has of a prefix from being evicted; returns the tokens held.
+
+        One hold a user: it replaces the one before, and ends with `let_go`, or by itself after so long.
+        """
+        ref = self._kept_ref(self._checker.work(0, RankRequest(history, ())))
+        with self._lock:
+            now = self._clock.now_s()
+            return self._tiers.hold(ref, now, now + seconds) if ref is not None else 0
+
+    def let_go(self, tenant_name: str, user: str) -> None:
+        """End the user's hold; without one a no-op."""
+        with self._lock:
+            self._tiers.let_go((tenant(tenant_name), user_id(user)))
+
+    def reload_step(self, history: UserHistory, budget_bytes: int) -> bool:
+        """Copy about so much of what the host has of a prefix to the device; True when that is all."""
+        ref = self._kept_ref(self._checker.work(0, RankRequest(history, ())))
+        with self._lock:
+            return ref is None or self._tiers.load_step(ref, budget_bytes, self._clock.now_s())
+
+    def wants_spill(self, free_share: float) -> bool:
+        """Whether less of the device than this share is free, or a spill is under way."""
+        return self._tiers.wants_spill(free_share)
+
+    def spill_step(self, free_share: float, budget_bytes: int, worth: Callable[[Owner], bool]) -> bool:
+        """See `Tiers.spill_step`."""
+        with self._lock:
+            return self._tiers.spill_step(free_share, budget_bytes, self._clock.now_s(), worth)
+
+    @property
+    def copied_bytes(self) -> tuple[int, int]:
+        """From and to host memory."""
+        return self._tiers.copied_bytes
 
     def cache_stats(self) -> Stats:
         """Pages by state; free + pinned + evictable = total."""
         with self._lock:
-            return self._books.stats()
+            return self._tiers.stats()
 
     def stats(self) -> EngineStats:
         with self._lock:
@@ -236,7 +303,7 @@ class Engine:
     @torch.inference_mode()
     def _run(self, wave: list[Work]) -> list[RankResult | RelayError]:
         now = self._clock.now_s()
-        self._books.sweep(now)
+        self._tiers.books.sweep(now)
         held: list[Residency] = []
         try:
             held.extend(self._open(work, now) for work in wave)
@@ -251,10 +318,17 @@ class Engine:
 
     def _step(self, work: Work, limit_tokens: int) -> Work:
         """The part of a prefetch that ends about `limit_tokens` behind what is cached."""
-        if self.model.config.cacheable != "append" or not work.tokens:
-            return work
-        answer = self._books.lookup(self._checker.ref(work))
-        return self._checker.shorter(work, answer.usable if isinstance(answer, Hit) else 0, limit_tokens)
+        ref = self._kept_ref(work)
+        return (
+            work
+            if ref is None
+            else self._checker.shorter(work, self._tiers.readable(ref).device, limit_tokens)
+        )
+
+    def _kept_ref(self, work: Work) -> Ref | None:
+        """What identifies a prefix that is kept between requests; None for one that is not."""
+        kept = self.model.config.cacheable == "append" and work.tokens
+        return self._checker.ref(work) if kept else None
 
     def _open(self, work: Work, now_s: float) -> Residency:
         cacheable = self.model.config.cacheable
@@ -264,7 +338,11 @@ class Engine:
             return self._unkept(work, "model is cacheable per request")
         if not work.keep:
             return self._unkept(work, "asked not to be kept")
-        return self._desk.open(self._checker.ref(work), now_s, needed=bool(len(work.candidates)))
+        ref, ranked = self._checker.ref(work), bool(len(work.candidates))
+        loaded = self._tiers.load(ref, now_s) if ranked and ref.tokens else 0
+        residency = self._desk.open(ref, now_s, needed=ranked)
+        residency.loaded = min(loaded, residency.cached)
+        return residency
 
     def _unkept(self, work: Work, reason: str) -> Residency:
         needed = bool(len(work.candidates))
@@ -293,6 +371,7 @@ class Engine:
             model=self.model_fp,
             tokens_provisional=provisional,
             unknown_ids=work.unknown,
+            tokens_loaded=residency.loaded,
         )
         shape = self.model.config
         return RankResult(shape.tasks, logits.float().numpy(), served, shape.regressions)

@@ -31,6 +31,15 @@ class Admission(StrEnum):
     REJECTED = "rejected"
 
 
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A prefix signal that was decided on: when it came, and what was said of it."""
+
+    at_s: float
+    at_risk: bool
+    admitted: bool
+
+
 class Job(Future[Answer], Generic[Answer]):
     """One caller's wait: a future that ends in exactly one answer or one RelayError, whoever comes first.
 
@@ -43,7 +52,10 @@ class Job(Future[Answer], Generic[Answer]):
         urgent_s: the deadline by which it is placed in its queue.
         queued_s: when it came; `started_s`, `done_s`: when its work began and ended, 0 before.
         arrival: its number in the queue, which decides among equal deadlines; 0 before.
+        rush: lower goes first, whatever the deadlines.
     """
+
+    rush = 0
 
     def __init__(self, deadline_s: float, queued_s: float) -> None:
         super().__init__()
@@ -91,8 +103,11 @@ class RankJob(Job[RankResult]):
     """A request to score.
 
     Attributes:
+        budget_s: when it should be answered: from then on less history is read; the deadline or earlier.
         tokens, cached: its history tokens, and how many of them were cached when last looked at.
-        truncated: whether it was scored with less history than it has, to meet its deadline.
+        kept_events: of its history, the newest that were scored where that was not all of it, to be in time;
+            None for all. Without any it is scored as a user of whom nothing is known.
+        signal: that announced it; None without one.
     """
 
     def __init__(
@@ -100,7 +115,19 @@ class RankJob(Job[RankResult]):
     ) -> None:
         super().__init__(deadline_s, queued_s)
         self.request, self.tokens, self.cached = request, tokens, cached
-        self.truncated = False
+        self.budget_s = deadline_s
+        self.kept_events: int | None = None
+        self.signal: Signal | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether it was scored with less history than it has."""
+        return self.kept_events is not None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it was scored without any of its history."""
+        return self.kept_events == 0
 
     @property
     def missing(self) -> int:
@@ -126,17 +153,34 @@ class Flight(Job[PrefetchResult]):
 
     Attributes:
         history: the newest one that was signalled.
+        reloading: the host has more of it than the device: that is copied before anything is computed;
+            reloaded: some of it was.
         steps, computed: steps done, and history tokens they computed.
+        spent_s: time of its steps; left_ms: an estimate of what is still to be computed.
     """
 
-    def __init__(self, history: UserHistory, deadline_s: float, queued_s: float) -> None:
+    def __init__(
+        self, history: UserHistory, deadline_s: float, queued_s: float, reloading: bool = False
+    ) -> None:
         super().__init__(deadline_s, queued_s)
-        self.history = history
+        self.history, self.reloading, self.reloaded = history, reloading, reloading
         self.steps = self.computed = 0
+        self.spent_s = self.left_ms = 0.0
+
+    @property
+    def rush(self) -> int:  # type: ignore[override]
+        return 0 if self.reloading else 1
 
     @property
     def owner(self) -> tuple[str, str]:
         return self.history.tenant, self.history.user
+
+    def stepped(self, served: PrefetchResult) -> None:
+        """Note what a step did."""
+        self.steps += 1
+        self.computed += served.tokens_computed
+        left = served.tokens_left
+        self.left_ms *= left / max(left + served.tokens_computed, 1)
 
 
 ChunkTokens = Callable[[int], int]
@@ -232,16 +276,17 @@ class Turn:
         """The job's request, with less history if all of it cannot be read before the deadline."""
         if fit is None:
             return job.request
-        job.tokens, job.cached = self.engine.peek(job.request)  # its prefix may have come, or gone, meanwhile
+        job.tokens, found = self.engine.locate(job.request)  # its prefix may have come, or gone, meanwhile
+        job.cached = max(found)
         if not job.missing:
             return job.request
-        left_ms = (job.deadline_s - job.started_s) * 1000
+        left_ms = (job.budget_s - job.started_s) * 1000
         if job is self.batch[0]:
             left_ms = min(left_ms, self.share_ms)
         events, shape = fit(job, left_ms), self.engine.model_config
         if events >= len(job.request.history) or shape.prefix_tokens(events) >= job.tokens:
             return job.request
-        job.truncated = True
+        job.kept_events = events
         return job.shortened(events)
 
     def _answers(self, requests: list[RankRequest]) -> list[RankResult | RelayError]:

@@ -14,11 +14,11 @@ _LOOK_AHEAD = 64  # jobs whose deadlines are looked at
 
 
 class DeadlineQueue(Generic[Entry]):
-    """Earliest deadline first, equal deadlines in order of arrival. Not thread-safe."""
+    """What is in a rush first, then the earliest deadline, then the first to come. Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._heap: list[tuple[float, int, Entry]] = []
+        self._heap: list[tuple[int, float, int, Entry]] = []
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -26,7 +26,7 @@ class DeadlineQueue(Generic[Entry]):
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[Entry]:
-        return (job for _, _, job in self._heap if job.waiting)
+        return (job for *_, job in self._heap if job.waiting)
 
     def put(self, job: Entry) -> bool:
         """Add a job; False when the queue is full of jobs that somebody waits for."""
@@ -41,12 +41,12 @@ class DeadlineQueue(Generic[Entry]):
 
     def back(self, job: Entry) -> None:
         """Put back a job that was taken, in its old place among equal deadlines, whatever the limit."""
-        heapq.heappush(self._heap, (job.urgent_s, job.arrival, job))
+        heapq.heappush(self._heap, (job.rush, job.urgent_s, job.arrival, job))
 
     def head(self) -> Entry | None:
         """The most urgent job that somebody waits for; it stays."""
         while self._heap:
-            job = self._heap[0][2]
+            job = self._heap[0][3]
             if job.waiting:
                 return job
             heapq.heappop(self._heap)
@@ -61,7 +61,7 @@ class DeadlineQueue(Generic[Entry]):
 
     def _sort(self) -> None:
         """Drop what nobody waits for and put the others in order."""
-        self._heap = [(job.urgent_s, job.arrival, job) for job in self]
+        self._heap = [(job.rush, job.urgent_s, job.arrival, job) for job in self]
         heapq.heapify(self._heap)
 
 
@@ -73,14 +73,14 @@ class RankQueue(DeadlineQueue[RankJob]):
     ) -> list[RankJob]:
         """The most urgent jobs, at most `requests`, that compute at most `tokens` if there are several.
 
-        With `cost`, batch mates also end where they would make the most urgent job late.
+        With `cost`, batch mates also end where they would make the most urgent job late that is not yet.
         """
         batch: list[RankJob] = []
         spent_s = 0.0
         while len(batch) < requests and (job := self.head()) is not None:
             tokens -= job.missing
             spent_s += 0.0 if cost is None else cost(job) / 1000
-            late = cost is not None and bool(batch) and now_s + spent_s > batch[0].deadline_s
+            late = cost is not None and bool(batch) and now_s <= batch[0].budget_s < now_s + spent_s
             if batch and (tokens < 0 or late):
                 break
             heapq.heappop(self._heap)
@@ -88,16 +88,16 @@ class RankQueue(DeadlineQueue[RankJob]):
         return batch
 
     def share_ms(self, now_s: float, cost: Cost) -> float:
-        """What the most urgent job may take so that those behind it can meet their deadlines, too.
+        """What the most urgent job may take so that those behind it can meet their budgets, too.
 
         All of its own time if everybody fits. Otherwise it gives up what is missing, but keeps an equal
         share of the time that there is.
         """
-        jobs = [item[2] for item in heapq.nsmallest(_LOOK_AHEAD, self._heap)]
-        jobs = [job for job in jobs if job.waiting and job.deadline_s > now_s]
+        jobs = [item[3] for item in heapq.nsmallest(_LOOK_AHEAD, self._heap)]
+        jobs = [job for job in jobs if job.waiting and job.budget_s > now_s]
         spent_ms, slack_ms, equal_ms = 0.0, float("inf"), float("inf")
         for place, job in enumerate(jobs, start=1):
-            left_ms = (job.deadline_s - now_s) * 1000
+            left_ms = (job.budget_s - now_s) * 1000
             spent_ms += cost(job)
             slack_ms, equal_ms = min(slack_ms, left_ms - spent_ms), min(equal_ms, left_ms / place)
         if slack_ms >= 0:  # also without jobs
@@ -107,12 +107,12 @@ class RankQueue(DeadlineQueue[RankJob]):
     def spare_s(self, requests: int, wait_s: float, now_s: float) -> float:
         """How long a batch of up to `requests` may still wait for batch mates; not positive if it may not.
 
-        No job waits longer than `wait_s`, nor past the middle between its arrival and its deadline.
+        No job waits longer than `wait_s`, nor past the middle between its arrival and the end of its budget.
         """
         jobs = list(self)
         if not jobs or len(jobs) >= requests:
             return 0.0
-        return min(min(job.queued_s + wait_s, (job.queued_s + job.deadline_s) / 2) for job in jobs) - now_s
+        return min(min(job.queued_s + wait_s, (job.queued_s + job.budget_s) / 2) for job in jobs) - now_s
 
 
 class FlightQueue(DeadlineQueue[Flight]):
@@ -141,6 +141,11 @@ class FlightQueue(DeadlineQueue[Flight]):
             flight.urgent_s = signal.deadline_s
             self._sort()
         return flight
+
+    def flying(self, owner: tuple[str, str]) -> bool:
+        """Whether a signal of the user could join a flight."""
+        flight = self._by_owner.get(owner)
+        return flight is not None and flight.waiting
 
     def land(self, flight: Flight) -> None:
         """Nothing joins it any more."""

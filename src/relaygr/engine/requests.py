@@ -83,6 +83,7 @@ class PrefetchResult:
         model: fingerprint of the weights.
         tokens_left: of a `prefetch_chunk`, what is still missing.
         unknown_ids: ids outside the model's tables, served as the tables say.
+        tokens_loaded: of those cached, how many were brought from host memory for this request.
     """
 
     path: Path
@@ -94,6 +95,7 @@ class PrefetchResult:
     tokens_provisional: int = 0
     tokens_left: int = 0
     unknown_ids: int = 0
+    tokens_loaded: int = 0
 
 
 @dataclass(frozen=True, slots=True)

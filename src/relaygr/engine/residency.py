@@ -21,6 +21,7 @@ class Residency:
         store: what the kernel reads and writes; None for an empty history, or to keep nothing.
         cached: tokens already in the store.
         reason: why the prefix will not be in the cache afterwards; empty when it will.
+        loaded: of the cached tokens, those that came from host memory for this request.
     """
 
     store: PagedKv | PrivateKv | None
@@ -28,6 +29,7 @@ class Residency:
     reason: str
     ref: Ref | None = None
     lease: ReadLease | WriteLease | None = None
+    loaded: int = 0
 
 
 class ResidencyDesk:
@@ -57,7 +59,7 @@ class ResidencyDesk:
             return Residency(None, 0, "")
         deadline = now_s + self._lease_s
         answer = self._books.lookup(ref)
-        if isinstance(answer, Hit) and answer.usable == ref.tokens:
+        if isinstance(answer, Hit) and answer.device_end == ref.tokens:
             read = self._books.lease(ref, ref.tokens, "engine", now_s, deadline)
             if isinstance(read, ReadLease):
                 store = PagedKv(self._pool, read.pages, ref.tokens, read.clean_tail)

@@ -16,6 +16,7 @@ from typing import Any
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import NotReadyError, OverloadError, RelayError
+from relaygr.engine.chores import COPY_BYTES, Chores
 from relaygr.engine.deadlines import DeadlineTimer, deadline_ms
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
@@ -34,7 +35,8 @@ from relaygr.engine.jobs import (
     tell,
 )
 from relaygr.engine.queues import FlightQueue, RankQueue
-from relaygr.engine.requests import RankRequest
+from relaygr.engine.relay import Relay
+from relaygr.engine.requests import PrefetchResult, RankRequest
 
 log = logging.getLogger("relaygr.engine")
 
@@ -58,8 +60,20 @@ class Scheduler:
         chunk_tokens: ChunkTokens | None = None,
         fit: Fit | None = None,
         cost: Cost | None = None,
+        relay: Relay | None = None,
+        chores: Chores | None = None,
     ) -> None:
+        """Run `engine`; what is None is left out.
+
+        Args:
+            observer: is told what becomes of the work.
+            chunk_tokens: the size of a step of a prefetch.
+            fit, cost: what is known of speed.
+            relay: decides on prefix signals and holds prefixes; without it all are admitted and none held.
+            chores: done when nothing else waits.
+        """
         self.config = config or SchedulerConfig()
+        self._relay, self._chores = relay, chores
         self._engine, self._observer, self._fit, self._cost = engine, observer, fit, cost
         self._clock = clock or MonotonicClock()
         self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
@@ -77,8 +91,12 @@ class Scheduler:
         """The engine that the next batch runs on."""
         return self._engine
 
-    def rank(self, request: RankRequest, deadline_ms: float | None = None) -> RankJob:
+    def rank(
+        self, request: RankRequest, deadline_ms: float | None = None, budget_ms: float | None = None
+    ) -> RankJob:
         """Queue a request; its future ends in a result or a RelayError.
+
+        After `budget_ms` less of the history is read, down to nothing; at the deadline there is no answer.
 
         Raises:
             RequestError: the request does not fit the model or a limit, or the deadline is out of range.
@@ -90,36 +108,67 @@ class Scheduler:
         deadline_s = now + self._deadline_s(deadline_ms, self.config.rank_deadline_ms)
         tokens, cached = self._engine.peek(request)
         job = RankJob(request, deadline_s, now, tokens, cached)
+        if budget_ms is not None:
+            job.budget_s = job.urgent_s = min(now + budget_ms / 1000, deadline_s)
         job.add_done_callback(self._ended)
         with self._change:
             self._check_open()
             if not self._ranks.put(job):
                 limit = self.config.rank_queue_max
                 raise OverloadError(f"{limit} rank requests wait already", self._retry_ms())
+            if self._relay is not None:
+                job.signal = self._relay.arrived(job.owner, len(request.candidates))
             self._change.notify_all()
         self._timer.watch(job)
         return job
 
-    def prefix(self, history: UserHistory, deadline_ms: float | None = None) -> PrefixAnswer:
+    def prefix(
+        self, history: UserHistory, deadline_ms: float | None = None, candidates: int | None = None
+    ) -> PrefixAnswer:
         """Bring a prefix into the cache, step by step, when nothing more urgent runs; answers at once.
 
         A signal of a user whose prefix is on its way joins that flight, which then goes on to the newer
         history, in the place of the earlier deadline and until the later one. A signal while ranking is
         queued beyond a whole batch is refused: pre-inference is shed first.
 
+        Args:
+            history: of the user; what of it is missing is computed.
+            deadline_ms: after it the prefix is of no use.
+            candidates: how many will be ranked, if that is known.
+
         Raises:
             RequestError: the history does not fit the model, or the deadline is out of range.
             NotReadyError: the scheduler is stopping.
         """
+        began_s = self._clock.now_s()
         self._check_open()
-        engine, now = self._engine, self._clock.now_s()
+        engine, now = self._engine, began_s
         deadline_s = now + self._deadline_s(deadline_ms, self.config.prefix_deadline_ms)
-        tokens, cached = engine.peek(RankRequest(history, ()))
-        if engine.model_config.cacheable != "append":
+        tokens, readable = engine.locate(RankRequest(history, ()))
+        found = readable.device == tokens
+        cached, left_ms = max(readable), 0.0
+        if self._relay is not None:
+            wait_ms = self.wait_ms()
+            verdict = self._relay.decide((history.tenant, history.user), tokens, candidates, wait_ms, began_s)
+            if not verdict.admitted:
+                return PrefixAnswer(Admission.REJECTED, verdict.reason, tokens, cached, None)
+            left_ms = (verdict.pre_p99_ms or 0.0) * (tokens - cached) / max(tokens, 1)
+            if found:
+                self._relay.found((history.tenant, history.user), history)
+                with self._change:
+                    self._change.notify_all()
+        elif engine.model_config.cacheable != "append":
             return PrefixAnswer(Admission.REJECTED, "not_reusable", tokens, 0, None)
-        if cached == tokens:
+        if found:
             return PrefixAnswer(Admission.HIT, "", tokens, cached, None)
-        answer = self._board(Flight(history, deadline_s, now), tokens, cached)
+        flight = Flight(history, deadline_s, now, reloading=readable.host > readable.device)
+        flight.left_ms = left_ms
+        answer = self._board(flight, tokens, cached)
+        if self._relay is not None:
+            if answer.admission is Admission.JOINED:
+                self._relay.joined()
+            elif answer.admission is Admission.REJECTED:
+                self._relay.withdraw(flight.owner)
         if answer.flight is not None and answer.flight.deadline_s == deadline_s:
             self._timer.watch(answer.flight)
         return answer
@@ -136,6 +185,8 @@ class Scheduler:
             doomed = {job for job in self._unanswered() if job.owner == owner}
         for job in doomed:
             job.cancel("the user was deleted")
+        if self._relay is not None:
+            self._relay.forget(owner)
         with self._change:
             # A batch that began before all of it was cancelled leaves an entry when it ends.
             self._change.wait_for(lambda: self._turn is None or doomed.isdisjoint(self._turn.jobs()))
@@ -192,6 +243,13 @@ class Scheduler:
     def _deadline_s(self, asked_ms: float | None, default_ms: float) -> float:
         return deadline_ms(asked_ms, default_ms, self.config.deadline_max_ms) / 1000
 
+    def wait_ms(self) -> float:
+        """Until a prefix that is signalled now would be begun."""
+        with self._change:
+            running = self._turn.flight if self._turn is not None else None
+            flights = {*self._flights, *([running] if running is not None else [])}
+            return float(sum(flight.left_ms for flight in flights))
+
     def _retry_ms(self) -> float:
         return _RETRY_MS * max(len(self._ranks) / self.config.rank_batch_max, 1.0)
 
@@ -225,7 +283,7 @@ class Scheduler:
     def _one_turn(self) -> bool:
         """One batch or step; its engine and jobs are let go before the next is waited for."""
         with self._change:
-            self._change.wait_for(self._has_work)
+            self._change.wait_for(self._has_work, self._idle_s())
             self._gather()
             if self._stage == "closed":
                 return False
@@ -236,9 +294,16 @@ class Scheduler:
                 share_ms = self._ranks.share_ms(now, self._cost)
             batch = self._ranks.batch(most, self.config.rank_batch_tokens, now, self._cost)
             flight = None if batch else self._flights.take()
+            idle = not batch and flight is None and self._stage == "open"
+            chores = self._chores if idle else None
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
-            self._work(turn)
+            if self._relay is not None:
+                guarded("settling holds", partial(self._relay.settle, turn.engine))
+            if chores is None:
+                self._work(turn)
+            elif chores.due(turn.engine):
+                chores.step(turn.engine)
         finally:
             with self._change:
                 self._turn = None
@@ -247,7 +312,14 @@ class Scheduler:
 
     def _has_work(self) -> bool:
         work = self._ranks.head() or self._flights.head()
-        return work is not None or self._stage == "closed"
+        if work is not None or self._stage == "closed":
+            return True
+        return self._stage == "open" and self._chores is not None and self._chores.due(self._engine)
+
+    def _idle_s(self) -> float | None:
+        """How long to wait for work before holds have to be looked at; None for ever."""
+        end_s = self._relay.next_end_s() if self._relay is not None else None
+        return None if end_s is None else max(end_s - self._clock.now_s(), 0.0)
 
     def _gather(self) -> None:
         """Wait for batch mates of a rank job, as long as that harms nobody; called with the lock held."""
@@ -263,22 +335,52 @@ class Scheduler:
         for job in turn.jobs():
             if job.deadline_s <= now:  # the timer may be late
                 job.expire()
-        if turn.flight is not None and turn.flight.waiting:
-            self._step(turn, turn.flight)
+        flight = turn.flight
+        if flight is not None and flight.waiting:
+            if self._relay is not None and not self._relay.wanted(flight.owner):
+                flight.cancel("its rankings are over")
+            else:
+                self._step(turn, flight)
+        if turn.batch:
+            self._rank(turn)
+
+    def _rank(self, turn: Turn) -> None:
+        relay = self._relay
+        laps = [] if relay is None else [(job, relay.enter(job.owner)) for job in turn.batch]
+        began_s = self._clock.now_s()
         turn.rank(self._clock, self._fit)
+        share_s = (self._clock.now_s() - began_s) / len(turn.batch)
+        for job, lap in laps:
+            assert relay is not None
+            relay.leave(lap, share_s, job)
+        if self._chores is not None:
+            self._chores.worked()
+            for job in turn.batch:
+                if job.done() and job.exception() is None:
+                    self._chores.ranked(job, job.result(), turn.engine)
 
     def _step(self, turn: Turn, flight: Flight) -> None:
         started, history = self._clock.now_s(), flight.history
         flight.started_s = flight.started_s or started
-        served = turn.step(history, self._chunk)
+        if flight.reloading:
+            done = guarded("a reload", partial(turn.engine.reload_step, history, COPY_BYTES))
+            served: PrefetchResult | RelayError | None = done if isinstance(done, RelayError) else None
+            flight.reloading = done is False
+        else:
+            served = turn.step(history, self._chunk)
+        flight.done_s = self._clock.now_s()
+        flight.spent_s += flight.done_s - started
         if isinstance(served, RelayError):
             flight.resolve(served)
             return
-        flight.steps += 1
-        flight.computed += served.tokens_computed
-        flight.done_s = self._clock.now_s()
+        if served is None:
+            self._back(flight)
+            return
+        flight.stepped(served)
         if self._observer is not None:
             guarded("an observer", partial(self._observer.stepped, flight, flight.done_s - started))
+        if self._relay is not None:
+            self._relay.stepped(flight.owner, turn.engine, history)
         with self._change:
             # What the pool has no room for makes no progress.
             unfinished = served.tokens_left > 0 and served.resident
@@ -286,12 +388,22 @@ class Scheduler:
                 self._flights.back(flight)
                 return
             self._flights.land(flight)
+        if self._relay is not None:
+            self._relay.landed(flight.owner, turn.engine, history, served.resident, flight.spent_s)
+        if self._chores is not None:
+            self._chores.worked()
         flight.resolve(served)
+
+    def _back(self, flight: Flight) -> None:
+        with self._change:
+            self._flights.back(flight)
 
     def _ended(self, job: Future[Any]) -> None:
         """Runs once for each job, on the thread that answered it."""
         if isinstance(job, Flight):
             with self._change:
                 self._flights.land(job)
+            if self._relay is not None and job.exception() is not None:
+                self._relay.failed(job.owner)
         if self._observer is not None:
             guarded("an observer", partial(tell, self._observer, job))

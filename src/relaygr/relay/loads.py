@@ -1,95 +1,85 @@
-"""How much ranking and pre-inference an instance has had lately: arrivals, and the time of one."""
+"""How many passes of each kind come a second and how long one takes, over the last seconds."""
 
 from __future__ import annotations
 
-from collections import deque
-from typing import NamedTuple
-
-WINDOW_S = 5.0
-_SLICES = 20
-_TIMES = 200
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 
-class Load(NamedTuple):
-    """Of the last seconds.
+class Kind(StrEnum):
+    """Of work: one request each, whatever batch it ran in."""
 
-    Attributes:
-        rank_rate_per_s: rankings that arrived.
-        rank_ms, pre_ms: mean time of one on its model slot; 0 until one was measured.
-    """
+    RANK = "rank"
+    PRE = "pre"
 
-    rank_rate_per_s: float
-    rank_ms: float
-    pre_ms: float
+
+@dataclass(slots=True)
+class _Slice:
+    """What happened between two ticks of the meter."""
+
+    arrived: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
+    served: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
+    busy_ms: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
 
 
 class LoadMeter:
-    """Counts arrivals in slices of a sliding window, and averages the newest times; constant memory.
+    """Arrivals and service times in a window that moves in tenths of itself.
 
-    A clock that steps back counts as one that stands still.
+    A clock that steps back counts as one that stands still. Not for several threads.
     """
 
-    __slots__ = ("_began_s", "_counts", "_pre", "_rank", "_slice_s", "_window_s")
+    def __init__(self, window_s: float = 5.0, slices: int = 10) -> None:
+        """Raises ValueError unless the window and its slices are positive."""
+        if not window_s > 0 or slices < 1:
+            raise ValueError(f"window_s {window_s} and slices {slices} must be positive")
+        self._slice_s = window_s / slices
+        self._limit = slices
+        self._first = self._tick = 0
+        # By tick, empty until the first call; the current one is not over yet, and is one more than the limit.
+        self._slices: dict[int, _Slice] = {}
+        self._mean_ms: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
 
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        """Raises ValueError for a window that is not positive."""
-        if not window_s > 0:
-            raise ValueError(f"window_s: {window_s} must be positive")
-        self._window_s, self._slice_s = window_s, window_s / _SLICES
-        self._began_s: float | None = None
-        # (slice number, arrivals in it), oldest first.
-        self._counts: deque[list[int]] = deque()
-        self._rank, self._pre = _Mean(_TIMES), _Mean(_TIMES)
+    def arrive(self, kind: Kind, now_s: float) -> None:
+        """A request wants to be served, whether or not it will be."""
+        self._now(now_s).arrived[kind] += 1
 
-    def rank_arrived(self, now_s: float) -> None:
-        if self._began_s is None:
-            self._began_s = now_s
-        number = int(now_s // self._slice_s)
-        if self._counts and self._counts[-1][0] >= number:
-            self._counts[-1][1] += 1
-        else:
-            self._counts.append([number, 1])
-            self._forget(now_s)
+    def serve(self, kind: Kind, busy_ms: float, now_s: float, requests: int = 1) -> None:
+        """So many requests took so much time of a model slot together; 0 for a part of one that goes on.
 
-    def rank_took(self, now_s: float, ms: float, rankings: int = 1) -> None:
-        """So many rankings ran together and took so long of their slot."""
-        for _ in range(rankings):
-            self._rank.add(ms / rankings)
+        Raises:
+            ValueError: the time or the number is negative or not a number.
+        """
+        if not (busy_ms >= 0 and requests >= 0):
+            raise ValueError(f"busy_ms {busy_ms} and requests {requests} must be at least 0")
+        current = self._now(now_s)
+        current.served[kind] += requests
+        current.busy_ms[kind] += busy_ms
+        served = sum(one.served[kind] for one in self._slices.values())
+        if served:
+            self._mean_ms[kind] = sum(one.busy_ms[kind] for one in self._slices.values()) / served
 
-    def pre_took(self, now_s: float, ms: float) -> None:
-        """A pre-inference took so long of its slot, all chunks together."""
-        self._pre.add(ms)
+    def rate_per_s(self, kind: Kind, now_s: float) -> float:
+        """Arrivals a second in the window, or since the first call; at first, a slice counts as over."""
+        self._now(now_s)
+        arrived = sum(one.arrived[kind] for one in self._slices.values())
+        since_s = now_s - max(self._first, self._tick - self._limit) * self._slice_s
+        return arrived / max(since_s, self._slice_s)
 
-    def rates(self, now_s: float) -> Load:
-        """What the window holds; while it fills, the rate is that since its first arrival."""
-        self._forget(now_s)
-        arrivals = sum(count for _, count in self._counts)
-        if self._began_s is None or not arrivals:
-            return Load(0.0, self._rank.mean, self._pre.mean)
-        span_s = min(max(now_s - self._began_s, self._window_s / 4), self._window_s)
-        return Load(arrivals / span_s, self._rank.mean, self._pre.mean)
+    def mean_ms(self, kind: Kind) -> float:
+        """Slot time of one request in the window, or of the last ones before; 0 before any."""
+        return self._mean_ms[kind]
 
-    def _forget(self, now_s: float) -> None:
-        oldest = int((now_s - self._window_s) // self._slice_s)
-        while self._counts and self._counts[0][0] <= oldest:
-            self._counts.popleft()
+    def share(self, kind: Kind, slots: int, now_s: float) -> float:
+        """Of the time of all model slots, what arrives takes; above 1 if it is more than there is."""
+        return self.rate_per_s(kind, now_s) * self._mean_ms[kind] / 1000 / slots
 
-
-class _Mean:
-    """Of the newest values."""
-
-    __slots__ = ("_sum", "_values")
-
-    def __init__(self, limit: int) -> None:
-        self._values: deque[float] = deque(maxlen=limit)
-        self._sum = 0.0
-
-    @property
-    def mean(self) -> float:
-        return self._sum / len(self._values) if self._values else 0.0
-
-    def add(self, value: float) -> None:
-        if len(self._values) == self._values.maxlen:
-            self._sum -= self._values[0]
-        self._values.append(value)
-        self._sum += value
+    def _now(self, now_s: float) -> _Slice:
+        tick = int(now_s // self._slice_s)
+        if not self._slices:
+            self._first = self._tick = tick
+            self._slices[tick] = _Slice()
+        elif tick > self._tick:
+            self._tick = tick
+            self._slices = {at: one for at, one in self._slices.items() if at >= tick - self._limit}
+            self._slices[tick] = _Slice()
+        return self._slices[self._tick]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+from relaygr.relay.quantile import QuantileWindow, percentile
 
 WINDOW = 2000
 
@@ -27,40 +27,32 @@ class ErrorRatio:
 
 
 class RatioWindow:
-    """The last `limit` ratios; an update moves one slot of a sorted list."""
+    """The last `limit` ratios."""
 
     def __init__(self, ratios: Iterable[float] = (), limit: int = WINDOW) -> None:
         """Raises ValueError for a limit below 1."""
-        if limit < 1:
-            raise ValueError(f"limit: {limit} must be at least 1")
-        # The oldest leaves by itself, whatever the length of `ratios`.
-        self._recent: deque[float] = deque(ratios, maxlen=limit)
-        self._sorted = sorted(self._recent)
-        # Kept ready, so that another thread reads one value and never a list that is being changed.
-        self.p90, self.p99 = (_percentile(self._sorted, share) for share in (0.9, 0.99))
+        self._window = QuantileWindow(0.99, 1.0, limit, ratios)
 
     def __len__(self) -> int:
-        return len(self._recent)
+        return len(self._window)
+
+    @property
+    def p99(self) -> float:
+        """1 for an empty window; any thread may ask."""
+        return self._window.value
+
+    @property
+    def p90(self) -> float:
+        """As `p99`, for the thread that adds."""
+        return self._window.at(0.9)
 
     def add(self, ratio: float) -> None:
-        if len(self._recent) == self._recent.maxlen:
-            del self._sorted[bisect_left(self._sorted, self._recent[0])]
-        self._recent.append(ratio)
-        insort(self._sorted, ratio)
-        self.p90, self.p99 = (_percentile(self._sorted, share) for share in (0.9, 0.99))
+        self._window.add(ratio)
 
     def error(self) -> ErrorRatio:
         """Linear in the window; for an exporter, not for every pass."""
-        ordered = self._sorted[:]
-        mean = sum(abs(ratio - 1) for ratio in ordered) / max(len(ordered), 1)
-        return ErrorRatio(len(ordered), _percentile(ordered, 0.5), _percentile(ordered, 0.99), mean)
-
-
-def _percentile(ordered: list[float], share: float) -> float:
-    """Linear interpolation between order statistics; 1 for an empty list."""
-    if not ordered:
-        return 1.0
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
-    return low + (high - low) * (place - below)
+        ordered = self._window.ordered()
+        if not ordered:
+            return ErrorRatio(0, 1.0, 1.0, 0.0)
+        mean = sum(abs(ratio - 1) for ratio in ordered) / len(ordered)
+        return ErrorRatio(len(ordered), percentile(ordered, 0.5), percentile(ordered, 0.99), mean)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from relaygr.config.settings import Config
 from relaygr.engine import Engine, RankResult, UserHistory
 from relaygr.engine.jobs import PrefixAnswer, RankJob
+from relaygr.engine.requests import Path
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.serving import wire
 from relaygr.serving.reload import Served
@@ -25,9 +26,12 @@ def scores(result: RankResult, output: Output) -> Scores:
     return result.logits if output == "logits" else result.probabilities
 
 
-def path_of(job: RankJob, result: RankResult) -> Literal["hit", "resumed", "full", "truncated"]:
-    """How a history was served; one that was shortened to meet its deadline says so."""
-    return "truncated" if job.truncated else result.served.path.value
+def path_of(job: RankJob, result: RankResult) -> wire.RankPath:
+    """How a history was served; one that was shortened to be in time says so."""
+    if job.truncated:
+        return "degraded" if job.degraded else "truncated"
+    path, loaded = result.served.path, result.served.tokens_loaded
+    return "reloaded" if path is Path.HIT and loaded else path.value
 
 
 def rank_answer(body: wire.RankBody, job: RankJob, result: RankResult, request_id: str) -> wire.RankAnswer:

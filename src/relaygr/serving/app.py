@@ -45,13 +45,21 @@ register_url_convertor("name", _Name())
 
 
 async def rank(call: Call) -> wire.RankAnswer:
+    _note_epoch(call)
     answer = await call.service.rank(call.caller.tenant, call.body, call.request_id, call.gone)
     call.timings["queue"], call.timings["compute"] = answer.queue_ms, answer.compute_ms
     return answer
 
 
 async def prefix(call: Call) -> wire.PrefixReply:
+    _note_epoch(call)
     return await call.service.prefix(call.caller.tenant, call.body, call.request_id)
+
+
+def _note_epoch(call: Call) -> None:
+    epoch = call.headers.get("x-relay-epoch", "")
+    if epoch.isdecimal() and len(epoch) < 19:
+        call.service.note_epoch(int(epoch))
 
 
 async def events(call: Call) -> wire.EventsAnswer:
@@ -87,6 +95,10 @@ async def reload(call: Call) -> wire.ReloadAnswer:
 
 async def status(call: Call) -> Status:
     return await call.service.status()
+
+
+async def feedback(call: Call) -> wire.Feedback:
+    return call.service.feedback()
 
 
 async def healthz(call: Call) -> wire.Health:
@@ -146,6 +158,10 @@ OPERATIONS: tuple[Operation, ...] = (
         body=wire.ReloadBody, answer=wire.ReloadAnswer, errors=(409,), admin=True, optional=True,
     ),
     Operation("GET", "/v1/status", status, "The last minutes in numbers.", answer=Status, open=True),
+    Operation(
+        "GET", "/v1/relay/feedback", feedback, "What a router wants to know of an instance.",
+        answer=wire.Feedback, open=True,
+    ),
     Operation("GET", "/healthz", healthz, "Whether the process lives.", answer=wire.Health, open=True),
     Operation(
         "GET", "/readyz", readyz, "Whether requests are served; 503 while starting and stopping.",

@@ -12,8 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from relaygr import __version__
-from relaygr.cache.interface import Stats
+from relaygr.cache.interface import HostStats, Stats
 from relaygr.engine.jobs import Load
+from relaygr.engine.relay import RelayState
 from relaygr.relay.ratios import ErrorRatio
 from relaygr.serving.snapshot import ModelFacts
 
@@ -31,6 +32,8 @@ class Readings:
         error: of the latency model; None without one.
         in_progress: HTTP requests.
         users, users_bytes: histories kept in memory.
+        relay: what is held; None before a model is loaded.
+        copied: bytes from and to host memory.
     """
 
     load: Load = NOTHING
@@ -39,6 +42,8 @@ class Readings:
     in_progress: int = 0
     users: int = 0
     users_bytes: int = 0
+    relay: RelayState | None = None
+    copied: tuple[int, int] = (0, 0)
 
 
 class Source(Protocol):
@@ -84,6 +89,10 @@ class Gauges(Collector):
             yield _one("latency_model_error_ratio", text, model, now.error.mean_error)
         if now.pool is not None:
             yield from _pool(now.pool, model)
+            if now.pool.host is not None:
+                yield from _host(now.pool.host, now.copied, model)
+        if now.relay is not None:
+            yield from _relay(now.relay, model)
         yield from self._process(model)
         if (facts := self._source.facts) is not None:
             yield from _model(facts, model)
@@ -100,12 +109,51 @@ class Gauges(Collector):
 
 
 def _pool(pool: Stats, model: str) -> Iterator[Metric]:
-    states = {"pinned": pool.pinned_bytes, "evictable": pool.evictable_pages * pool.page_bytes}
-    yield _gauge("relay_live_bytes", "Device memory of prefixes", model, states, "state")
-    yield _one("relay_bound_bytes", "Device memory that prefixes may take", model, pool.total_bytes)
-    yield _one("relay_entries", "Prefixes on the device", model, pool.entries)
-    yield _total("relay_evictions_total", "Prefixes evicted for others", model, pool.evictions)
+    states = {
+        "pinned": pool.pinned_bytes,
+        "evictable": pool.evictable_pages * pool.page_bytes,
+        "free": pool.free_bytes,
+    }
+    yield _gauge("device_bytes", "Device memory of prefixes", model, states, "state")
+    yield _one("device_entries", "Prefixes on the device", model, pool.entries)
+    yield _total("device_evictions_total", "Prefixes evicted for others", model, pool.evictions)
     yield _total("lease_overdue_total", "Leases not given back in time", model, pool.overdue)
+
+
+def _host(host: HostStats, copied: tuple[int, int], model: str) -> Iterator[Metric]:
+    states = {
+        "pinned": host.pinned_chunks * host.chunk_bytes,
+        "evictable": host.evictable_chunks * host.chunk_bytes,
+        "free": host.free_chunks * host.chunk_bytes,
+    }
+    yield _gauge("host_bytes", "Host memory of prefixes", model, states, "state")
+    yield _total("host_evictions_total", "Prefixes evicted from host memory", model, host.evictions)
+    yield _one("reload_inflight", "Copies between host and device that are under way", model, host.moving)
+    spills = {"stored": host.stores, "superseded": host.superseded}
+    yield _counts("spill_total", "Prefixes copied to host memory", model, "result", spills)
+    directions = dict(zip(("h2d", "d2h"), copied, strict=True))
+    yield _counts("copy_bytes_total", "Bytes copied between host and device", model, "direction", directions)
+    yield _total("build_mismatch_total", "Host entries that were not what was stored", model, host.damaged)
+    yield _total("lost_tokens_total", "Tokens evicted that no tier held", model, host.lost_tokens)
+
+
+def _relay(relay: RelayState, model: str) -> Iterator[Metric]:
+    states = dict(relay.live_bytes)
+    yield _gauge("relay_live_bytes", "Device memory of prefixes that are held", model, states, "state")
+    yield _one("relay_bound_bytes", "The most that may be held", model, relay.bound_bytes)
+    yield _one("relay_entries", "Prefixes that are held", model, relay.entries)
+    yield _one("relay_build_enabled", "Whether the relay is on for the model", model, relay.enabled)
+    yield _one("lead_p10_seconds", "Time until ranking that all but few have", model, relay.lead_ms / 1000)
+    yield _one("t_life_seconds", "How long a prefix is held", model, relay.t_life_ms / 1000)
+    yield _one("return_ratio", "Share of visits followed by another of the user", model, relay.return_ratio)
+    known = {
+        "ready_before_rank_ratio": (relay.ready_ratio, "Share of rankings that found their prefix complete"),
+        "trigger_at_risk_precision": (relay.precision, "Of requests called at risk, the share that was"),
+        "trigger_at_risk_recall": (relay.recall, "Of requests at risk, the share that was called so"),
+    }
+    for name, (value, text) in known.items():
+        if value is not None:
+            yield _one(name, text, model, value)
 
 
 def _model(facts: ModelFacts, model: str) -> Iterator[Metric]:
@@ -132,6 +180,13 @@ def _one(name: str, text: str, model: str, amount: float) -> Metric:
 def _total(name: str, text: str, model: str, amount: int) -> Metric:
     family = CounterMetricFamily(f"relaygr_{name}", text, labels=("model",))
     family.add_metric((model,), amount)
+    return family
+
+
+def _counts(name: str, text: str, model: str, label: str, values: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(f"relaygr_{name}", text, labels=("model", label))
+    for value, amount in values.items():
+        family.add_metric((model, value), amount)
     return family
 
 

@@ -25,6 +25,9 @@ from relaygr.core.errors import (
 )
 from relaygr.engine.jobs import Admission, Flight, PrefixAnswer, RankJob
 from relaygr.engine.requests import Path, PrefetchResult, RankResult
+from relaygr.relay.holds import Cause
+from relaygr.relay.trigger import Verdict
+from relaygr.serving.answers import path_of
 from relaygr.serving.gauges import Gauges, Readings
 from relaygr.serving.recent import Recent
 from relaygr.serving.series import OTHER, Series, SeriesByModel
@@ -111,7 +114,7 @@ class Metrics:
 
     def ranked(self, job: RankJob, result: RankResult) -> None:
         served = result.served
-        path = "truncated" if job.truncated else served.path.value
+        path = path_of(job, result)
         latency_s, series = job.done_s - job.queued_s, self._models.of(served.model)
         series.requests("rank", path).inc()
         series.rank_latency(path).observe(latency_s)
@@ -123,7 +126,7 @@ class Metrics:
             names.append("slo_ok")
         self._count_tokens(series, served)
         if job.truncated:
-            series.fallback("truncated").inc()
+            series.fallback(path).inc()
         elif served.tokens_computed:
             series.fallback(_FALLBACKS[served.path]).inc()
         self._recent.observe(latency_s, path, "all")
@@ -169,6 +172,25 @@ class Metrics:
         if admission is Admission.ADMITTED and answer.flight is not None:
             answer.flight.add_done_callback(self._landed)
 
+    def decided(self, verdict: Verdict, seconds: float) -> None:
+        """The trigger decided on a signal."""
+        self._series.decision.observe(max(seconds, 0.0))
+
+    def lead(self, seconds: float, ready: bool) -> None:
+        """A ranking came so long after its signal."""
+        self._series.lead.observe(max(seconds, 0.0))
+
+    def left(self, cause: Cause) -> None:
+        """A prefix is live no longer."""
+        if cause is not Cause.CONSUMED:
+            self._series.waste(cause.value).inc()
+
+    def shadowed(self, difference: float, breach: bool) -> None:
+        """A hit was scored again without the cache."""
+        self._series.epsilon.observe(difference)
+        if breach:
+            self._series.breaches.inc()
+
     def appended(self, accepted: int, late: int) -> None:
         """A store accepted events; `late` of them are older than the one before."""
         self._series.events.inc(accepted)
@@ -207,7 +229,8 @@ class Metrics:
         if computed:
             series.tokens("computed").inc(computed)
             self._recent.count("tokens computed", amount=computed)
-        series.lookups("rank", _result(cached, cached + computed)).inc()
+        found = "host" if served.tokens_loaded else _result(cached, cached + computed)
+        series.lookups("rank", found).inc()
 
     def _spend(self, begin_s: float, end_s: float) -> None:
         """The executor computed; the requests of one batch all tell of the same time."""
@@ -218,7 +241,10 @@ class Metrics:
 
     def _landed(self, flight: Future[PrefetchResult]) -> None:
         if isinstance(flight, Flight) and not flight.cancelled() and flight.exception() is None:
-            self._series.preinfer.observe(max(flight.done_s - flight.queued_s, 0.0))
+            seconds = max(flight.done_s - flight.queued_s, 0.0)
+            self._series.preinfer.observe(seconds)
+            if flight.reloaded:
+                self._series.reload.observe(seconds)
 
 
 def _result(cached: int, tokens: int) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relaygr.config.relay import RelayConfig
 from relaygr.core.errors import RelayError
 from relaygr.engine import Engine
 from relaygr.engine.jobs import Flight, RankJob
 from relaygr.engine.requests import RankResult
 from relaygr.engine.scheduler import DEFAULT_CHUNK_TOKENS
 from relaygr.relay.budgets import Budgets
+from relaygr.relay.fallback import choose
 from relaygr.relay.latency import LatencyModel, Pass
-
-LENGTH_BUCKET_TOKENS = 128
+from relaygr.relay.trigger import Build
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +43,31 @@ class Known:
         room = max(self.max_tokens - cached, self.page_tokens)
         return self.latency.chunks(self.budgets.chunk_ms, self.page_tokens).tokens(cached, room)
 
-    def events(self, job: RankJob, remaining_ms: float) -> int:
+    def events(self, job: RankJob, remaining_ms: float, bucket_tokens: int) -> int:
         """See `Pace.fit`."""
-        latency, candidates = self.latency, len(job.request.candidates)
-        left_ms = remaining_ms - self.budgets.guard_ms
-        if latency.k99 * latency.coefficients.pass_ms(job.missing, job.cached, candidates) <= left_ms:
+        choice = choose(
+            self.latency,
+            tokens=job.tokens,
+            cached=job.cached,
+            candidates=len(job.request.candidates),
+            left_ms=remaining_ms,
+            guard_ms=self.budgets.guard_ms,
+            bucket_tokens=bucket_tokens,
+        )
+        if choice.tokens == job.tokens:
             return len(job.request.history)
-        tokens = latency.longest_p99(left_ms, candidates, job.tokens) or 0
-        whole = tokens // LENGTH_BUCKET_TOKENS * LENGTH_BUCKET_TOKENS
-        return max(whole - self.slots, 0) // self.per_event
+        return max(choice.tokens - self.slots, 0) // self.per_event
+
+    def build(self, name: str, enabled: bool, cacheable: str) -> Build:
+        """As the trigger sees it."""
+        return Build(
+            name,
+            enabled,
+            cacheable,
+            self.latency,
+            self.latency.chunks(self.budgets.chunk_ms, self.page_tokens),
+            self.budgets,
+        )
 
     def cost_ms(self, job: RankJob) -> float:
         """See `Pace.cost_ms`."""
@@ -66,9 +83,9 @@ class Pace:
     `follow` may be called from any thread, everything else is called by the scheduler.
     """
 
-    def __init__(self, chunk_tokens: int = 0) -> None:
+    def __init__(self, chunk_tokens: int = 0, relay: RelayConfig | None = None) -> None:
         """`chunk_tokens` 0 follows the speed; while none is known, steps have one size and nothing is cut."""
-        self._fixed = chunk_tokens
+        self._fixed, self._relay = chunk_tokens, relay or RelayConfig()
         self.known: Known | None = None
         self._batch: list[Pass] = []
         self._batch_s = (0.0, 0.0)
@@ -85,9 +102,9 @@ class Pace:
 
     def fit(self, job: RankJob, remaining_ms: float) -> int:
         """Newest events of the job's history that can be scored in time; all of them if that is not known."""
-        if self.known is None:
+        if self.known is None or self._relay.fallback_mode == "full":
             return len(job.request.history)
-        return self.known.events(job, remaining_ms)
+        return self.known.events(job, remaining_ms, self._relay.len_bucket_tokens)
 
     def cost_ms(self, job: RankJob) -> float:
         """Milliseconds that scoring a job will take, rather more than less; 0 if that is not known."""

@@ -11,10 +11,13 @@ from pathlib import Path
 import msgspec
 import torch
 
+from relaygr.config.relay import RelayConfig
 from relaygr.config.settings import Config, EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
+from relaygr.engine.relay import Served as RelayedModel
+from relaygr.engine.shadow import FP32_EPSILON
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
 from relaygr.models.hstu import HstuConfig
@@ -22,6 +25,7 @@ from relaygr.models.presets import AnyConfig, preset
 from relaygr.models.ranker import Ranker
 from relaygr.models.switches import Table
 from relaygr.models.weights import open_ranker
+from relaygr.relay.trigger import Build
 from relaygr.serving.errors import HttpError
 from relaygr.serving.pace import Known
 from relaygr.serving.warm import speed, warm
@@ -40,12 +44,14 @@ class Served:
         path: its folder; empty for random weights.
         loaded_s: Unix time.
         known: its speed, if it was measured.
+        epsilon: what its cached and uncached scores may differ by, as a share of the largest.
     """
 
     engine: Engine
     path: str
     loaded_s: float
     known: Known | None
+    epsilon: float = FP32_EPSILON
 
     @property
     def model(self) -> str:
@@ -68,7 +74,7 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
     """
     choice = _choice(config.engine) if before is None else before.engine.choice
     model, fingerprint = open_ranker(Path(path), choice.dtype) if path else _random(config, choice)
-    engine = Engine(model, fingerprint, choice, config.engine)
+    engine = Engine(model, fingerprint, choice, config.engine, host=config.host)
     like = None
     if before is not None:
         old, new = before.engine.model_config, engine.model_config
@@ -85,10 +91,21 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
                     "with stored events beyond could not be ranked; restart the service on it instead",
                 )
         like = before.known if old == new else None
-    warm(engine)
-    served = Served(engine, path, time.time(), speed(engine, config, like))
+    epsilon = warm(engine)
+    served = Served(engine, path, time.time(), speed(engine, config, like), epsilon)
     log.info("model %s of %s is warm", served.model, path or f"preset {config.serving.preset}")
     return served
+
+
+def relayed(served: Served, config: RelayConfig) -> RelayedModel:
+    """The model as the relay sees it."""
+    engine, known = served.engine, served.known
+    cacheable = engine.model_config.cacheable
+    enabled = not any(served.model.startswith(digits) for digits in config.disabled_builds)
+    build = Build(served.model, enabled, cacheable)
+    if known is not None:
+        build = known.build(served.model, enabled, cacheable)
+    return RelayedModel(build, engine.layout.token_bytes, engine.layout.page_tokens)
 
 
 def _largest_action(shape: AnyConfig) -> int:

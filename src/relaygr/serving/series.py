@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, Summary
 from prometheus_client.metrics import MetricWrapperBase
 
 MODELS_MAX = 4
@@ -18,6 +18,7 @@ _SECONDS = (
     *(0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.025, 0.035, 0.05, 0.075),
     *(0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10),
 )
+_DECISIONS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01)
 _TOKENS = (0, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 Family = TypeVar("Family", bound=MetricWrapperBase)
@@ -68,6 +69,22 @@ class Families:
         self.served_tokens = histogram("served_tokens", "History tokens of a ranked request", buckets=_TOKENS)
         self.tokens = counter("history_tokens_total", "History tokens by where they came from", "source")
         self.fallback = counter("fallback_total", "Ranked without the whole prefix in the cache", "step")
+        self.decision = histogram(
+            "trigger_decision_seconds", "From a signal to its decision", buckets=_DECISIONS
+        )
+        self.lead = histogram("lead_seconds", "From a signal to its ranking")
+        self.reload = histogram(
+            "reload_seconds", "A prefix, from its signal to the device, out of host memory"
+        )
+        self.waste = counter("prefix_waste_total", "Prefixes that were held and not read", "cause")
+        self.epsilon = Summary(
+            "relaygr_epsilon_abs",
+            "Difference of cached and uncached scores, as a share of the largest above 1",
+            ("model",),
+            registry=registry,
+        )
+        self.all.append(self.epsilon)
+        self.breaches = counter("epsilon_breaches_total", "Builds that the relay was turned off for")
         self.events = counter("events_total", "Events appended")
         self.late_events = counter("late_events_total", "Appended events older than the one before")
         self.disconnects = counter("disconnects_total", "Clients that went away while they waited", "stage")
@@ -113,6 +130,12 @@ class Series:
         self.chunk = families.chunk.labels(model)
         self.chunks = families.chunks.labels(model)
         self.served_tokens = families.served_tokens.labels(model)
+        self.waste = Members(families.waste, model)
+        self.decision = families.decision.labels(model)
+        self.lead = families.lead.labels(model)
+        self.reload = families.reload.labels(model)
+        self.epsilon = families.epsilon.labels(model)
+        self.breaches = families.breaches.labels(model)
         self.events = families.events.labels(model)
         self.late_events = families.late_events.labels(model)
 

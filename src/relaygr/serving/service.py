@@ -12,13 +12,17 @@ from http import HTTPStatus
 import numpy as np
 
 from relaygr.config.settings import Config
+from relaygr.core.clock import MonotonicClock
 from relaygr.core.errors import CancelledError, ConfigError, DeadlineError, NotReadyError, RequestError
 from relaygr.core.ids import check_name
 from relaygr.data.stores import HistoryStore, Profile, open_store
 from relaygr.engine import Engine, RankRequest, RankResult, UserHistory
+from relaygr.engine.chores import Chores
 from relaygr.engine.deadlines import MIN_DEADLINE_MS, deadline_ms
 from relaygr.engine.jobs import RankJob
+from relaygr.engine.relay import Relay
 from relaygr.engine.scheduler import Scheduler
+from relaygr.engine.shadow import Shadows
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
 from relaygr.serving.bodies import event_batch, inline_history
@@ -27,7 +31,7 @@ from relaygr.serving.gauges import Readings
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.observers import Observers
 from relaygr.serving.pace import Pace
-from relaygr.serving.reload import Served, check_path, load
+from relaygr.serving.reload import Served, check_path, load, relayed
 from relaygr.serving.snapshot import Status
 from relaygr.serving.tracing import follow
 from relaygr.serving.users import Owner, Reading, Users
@@ -38,6 +42,7 @@ Gone = Callable[[], Awaitable[object]]
 """Returns when the client has gone away."""
 
 _STORE_THREADS = 4
+MAX_RATE = 1e9  # JSON has no infinity
 
 
 class Service:
@@ -51,7 +56,17 @@ class Service:
         self.config, self.metrics = config, metrics or Metrics()
         self.metrics.read_from(self._readings)
         self.admissions = Admissions(config.serving.requests_max, config.serving.tenant_requests_max)
-        self.pace = Pace(config.scheduler.chunk_tokens)
+        self.pace = Pace(config.scheduler.chunk_tokens, config.relay)
+        self.relay = Relay(
+            config.relay,
+            config.trigger,
+            config.host,
+            config.engine.device_bytes,
+            MonotonicClock(),
+            self.metrics,
+        )
+        self._shadows = Shadows(config.relay, self.relay.disable, self.metrics)
+        self._epoch = 0
         self.health = wire.Health("starting")
         self._threads = ThreadPoolExecutor(_STORE_THREADS, "relaygr-store")
         self._ranking: set[asyncio.Future[RankResult]] = set()
@@ -105,6 +120,8 @@ class Service:
             chunk_tokens=self.pace.chunk_tokens,
             fit=self.pace.fit,
             cost=self.pace.cost_ms,
+            relay=self.relay,
+            chores=Chores(self.config.host, self._shadows, self.relay.worth_spilling, self.pace.chunk_tokens),
         )
         self.health = wire.Health("ready")
 
@@ -138,7 +155,7 @@ class Service:
         budget_ms = deadline_ms(body.deadline_ms, limits.prefix_deadline_ms, limits.deadline_max_ms)
         owner = self._owner(tenant, body.user)
         history, left_ms = await self._in_time("prefix", owner, body.history, budget_ms)
-        answer = self.scheduler.prefix(history, left_ms)
+        answer = self.scheduler.prefix(history, left_ms, body.candidates)
         self.metrics.signalled(answer)
         if answer.flight is not None:
             follow(answer.flight)
@@ -165,11 +182,14 @@ class Service:
         if len(body.candidates) > limit:
             raise RequestError("candidates", f"{len(body.candidates)} candidates, limit {limit}")
         limits = self.config.scheduler
-        budget_ms = deadline_ms(body.deadline_ms, limits.rank_deadline_ms, limits.deadline_max_ms)
+        whole_ms = deadline_ms(body.deadline_ms, limits.rank_deadline_ms, limits.deadline_max_ms)
+        if body.budget_ms is not None and body.budget_ms > whole_ms:
+            raise RequestError("budget_ms", f"{body.budget_ms:g} is more than the deadline, {whole_ms:g}")
         owner = self._owner(tenant, body.user)
-        history, left_ms = await self._in_time("rank", owner, body.history, budget_ms)
+        history, left_ms = await self._in_time("rank", owner, body.history, whole_ms)
         request = RankRequest(history, body.candidates, body.query_time)
-        job = self.scheduler.rank(request, left_ms)
+        budget_ms = None if body.budget_ms is None else max(body.budget_ms - (whole_ms - left_ms), 0.0)
+        job = self.scheduler.rank(request, left_ms, budget_ms)
         follow(job)
         return job, await self._answer(job, gone)
 
@@ -252,8 +272,36 @@ class Service:
         """`served` is the model from now on."""
         self._served = served
         self.pace.follow(served.known)
+        self.relay.serve(relayed(served, self.config.relay))
+        self._shadows.limit(served.epsilon)
         budget_ms = served.known.budgets.b_rank_ms if served.known is not None else None
         self.metrics.serve(answers.model_facts(served, self.config), budget_ms)
+
+    def feedback(self) -> wire.Feedback:
+        """What a router wants to know."""
+        status, served, relay = self.health.status, self._served, self.relay.state()
+        load = self._scheduler.load() if self._scheduler is not None else None
+        return wire.Feedback(
+            ready=status == "ready",
+            draining=status == "draining",
+            build=served.model if served is not None else "",
+            page_tokens=self.config.engine.page_tokens,
+            epoch=self._epoch,
+            load=0 if load is None else load.ranks + load.flights + load.busy,
+            pre_wait_ms=0.0 if self._scheduler is None else self._scheduler.wait_ms(),
+            rank_share=relay.rank_share,
+            live_bytes=sum(size for _, size in relay.live_bytes),
+            bound_bytes=relay.bound_bytes,
+            q_rate_per_s=min(relay.q_rate_per_s, MAX_RATE),
+            q_load_per_s=min(relay.q_load_per_s, MAX_RATE),
+        )
+
+    def note_epoch(self, epoch: int) -> None:
+        """A router names the epoch of its members: after a change, others may have written to the store."""
+        if epoch > self._epoch:
+            changed, self._epoch = self._epoch > 0, epoch
+            if changed and self._users is not None:
+                self._users.distrust()
 
     def _readings(self) -> Readings:
         if self._scheduler is None or self._users is None or self._served is None:
@@ -266,6 +314,8 @@ class Service:
             in_progress=self.admissions.in_progress,
             users=len(self._users),
             users_bytes=self._users.held_bytes,
+            relay=self.relay.state(),
+            copied=self._served.engine.copied_bytes,
         )
 
     def _reading(self, served: Served) -> Reading:

@@ -89,6 +89,11 @@ class Users:
             self._held.clear()
             self._bytes = 0
 
+    def distrust(self) -> None:
+        """Histories are loaded again before they are used: another process may have added to them."""
+        self._held.clear()
+        self._bytes = 0
+
     def held(self, owner: Owner) -> UserHistory | None:
         """The user's history if it is in memory."""
         history = self._held.get(owner)

@@ -9,22 +9,27 @@ from relaygr.config.settings import Config
 from relaygr.engine import Engine
 from relaygr.engine.calibrate import calibrated
 from relaygr.engine.ladder import TENANT, ladders
+from relaygr.engine.shadow import FP32_EPSILON, measured_epsilon
 from relaygr.relay.budgets import auto_budgets, check_budgets, resolve_budgets
 from relaygr.relay.latency import LatencyModel
 from relaygr.serving.pace import Known
 
 log = logging.getLogger("relaygr.serving")
 
+_COMPARED = 2  # rankings of each, cached and not
 _LENGTHS = 2  # the shortest of the made-up users' lengths
 
 
-def warm(engine: Engine) -> None:
+def warm(engine: Engine) -> float:
     """Rank and prefetch made-up users through every path, and forget them.
+
+    Returns what cached and uncached scores may differ by.
 
     Raises:
         BackendError: the scores are not finite.
         RequestError: the model does not take what its configuration says it takes.
     """
+    epsilon = FP32_EPSILON
     rungs = ladders(engine.model_config, engine.config.max_candidates, dense=False)
     for ladder in (ladder for rung in rungs[:_LENGTHS] for ladder in rung):
         try:
@@ -33,8 +38,12 @@ def warm(engine: Engine) -> None:
                     engine.rank(request)
                 else:
                     engine.prefetch(request.history)
+            if engine.model_config.cacheable == "append":
+                ranked = [request for request in ladder.requests if len(request.candidates)]
+                epsilon = max(epsilon, measured_epsilon(engine, ranked[:_COMPARED]))
         finally:
             engine.forget(TENANT, ladder.user)
+    return epsilon
 
 
 def speed(engine: Engine, config: Config, like: Known | None = None) -> Known | None:

@@ -17,6 +17,9 @@ Milliseconds = Annotated[float, Meta(gt=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
 
 
+RankPath = Literal["hit", "reloaded", "resumed", "full", "truncated", "degraded"]
+
+
 class Body(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Part of a request."""
 
@@ -48,6 +51,7 @@ class PrefixBody(Body, frozen=True, kw_only=True):
     user: Name
     deadline_ms: Milliseconds | None = None
     history: History | None = None
+    candidates: Annotated[int, Meta(ge=0, le=1_048_576)] | None = None
 
 
 class RankBody(Body, frozen=True, kw_only=True):
@@ -57,6 +61,7 @@ class RankBody(Body, frozen=True, kw_only=True):
     candidates: list[Int]
     query_time: Time | list[Time] | None = None
     deadline_ms: Milliseconds | None = None
+    budget_ms: Milliseconds | None = None
     history: History | None = None
     output: Literal["logits", "probabilities"] = "logits"
     top_k: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
@@ -98,7 +103,7 @@ class RankAnswer(Struct, frozen=True, omit_defaults=True):
     user: str
     tasks: tuple[str, ...]
     scores: list[list[float]]
-    path: Literal["hit", "resumed", "full", "truncated"]
+    path: RankPath
     tokens_cached: int
     tokens_computed: int
     served_tokens: int
@@ -162,6 +167,32 @@ class ReloadAnswer(Struct, frozen=True):
     model: str
     before: str
     seconds: float
+
+
+class Feedback(Struct, frozen=True, kw_only=True):
+    """What a router wants to know of an instance.
+
+    Attributes:
+        build: fingerprint of the model; page_tokens: of its prefixes. Routers refuse members that differ.
+        epoch: the highest that a router named to it.
+        load: ranking and prefixes that wait or run.
+        pre_wait_ms: until a new pre-inference would begin.
+        rank_share: of the model's time, what ranking takes.
+        live_bytes, bound_bytes: of prefixes that are held.
+    """
+
+    ready: bool
+    draining: bool
+    build: str
+    page_tokens: int
+    epoch: int
+    load: int
+    pre_wait_ms: float
+    rank_share: float
+    live_bytes: int
+    bound_bytes: int
+    q_rate_per_s: float
+    q_load_per_s: float
 
 
 class Health(Struct, frozen=True):

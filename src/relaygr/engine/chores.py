@@ -1,0 +1,71 @@
+"""What the executor does when nothing else waits: spills to host memory, scoring hits again uncached."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from relaygr.config.relay import HostConfig
+from relaygr.engine.engine import Engine
+from relaygr.engine.jobs import ChunkTokens, RankJob, guarded
+from relaygr.engine.requests import RankResult
+from relaygr.engine.shadow import Shadow, Shadows
+
+_SHADOWS_MAX = 4  # that wait; more would only be old when they are scored
+COPY_BYTES = 2 << 20  # of one turn: a fraction of a millisecond
+
+Owner = tuple[str, str]
+
+
+class Chores:
+    """Work of the lowest priority, in turns no longer than a step of a pre-inference; bounded."""
+
+    def __init__(
+        self, host: HostConfig, shadows: Shadows, worth: Callable[[Owner], bool], chunk: ChunkTokens
+    ) -> None:
+        """`worth` tells whether a user's state is worth a place in host memory."""
+        self._host, self._shadows, self._worth, self._chunk = host, shadows, worth, chunk
+        self._waiting: deque[Shadow] = deque()
+        self._nothing_to_spill = False
+
+    def ranked(self, job: RankJob, result: RankResult, engine: Engine) -> None:
+        """A ranking is over; some of those that used the cache are scored again."""
+        if result.served.tokens_cached and not job.truncated and len(self._waiting) < _SHADOWS_MAX:
+            shadow = self._shadows.pick(job.request, result, engine)
+            if shadow is not None:
+                self._waiting.append(shadow)
+
+    def worked(self) -> None:
+        """The device may hold more than before."""
+        self._nothing_to_spill = False
+
+    def due(self, engine: Engine) -> bool:
+        """Whether there is anything to do."""
+        return self._spills(engine) or bool(self._waiting)
+
+    def step(self, engine: Engine) -> None:
+        """A part of what is due; errors are logged and end what caused them."""
+        if self._spills(engine):
+            did = guarded(
+                "a spill", partial(engine.spill_step, self._host.clean_target, COPY_BYTES, self._worth)
+            )
+            self._nothing_to_spill = did is not True
+            return
+        shadow = next(iter(tuple(self._waiting)), None)
+        if shadow is None:
+            return
+        same = shadow.engine is engine
+        done = guarded("shadow scoring", partial(shadow.step, self._chunk)) if same else None
+        if done is False:
+            return
+        self._waiting = deque(one for one in tuple(self._waiting) if one is not shadow)
+        if done is True:
+            self._shadows.compare(shadow)
+
+    def forget(self, owner: Owner) -> None:
+        """Nothing of this user is scored any more."""
+        self._waiting = deque(one for one in self._waiting if one.owner != owner)
+
+    def _spills(self, engine: Engine) -> bool:
+        return not self._nothing_to_spill and engine.wants_spill(self._host.clean_target)

@@ -1,0 +1,406 @@
+"""The relay of one instance: which signals are admitted, what is held for whom, what measured times say."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
+from relaygr.core.clock import Clock
+from relaygr.engine.engine import Engine
+from relaygr.engine.history import UserHistory
+from relaygr.engine.jobs import RankJob, Signal
+from relaygr.relay.budgets import FIXED_BUDGETS
+from relaygr.relay.gate import Gate
+from relaygr.relay.holds import Cause, HoldBook, Left, State
+from relaygr.relay.lead import CandidateCounts, LeadTimes, LifeTimes
+from relaygr.relay.loads import Kind, LoadMeter
+from relaygr.relay.quantile import QuantileWindow
+from relaygr.relay.returns import Returns
+from relaygr.relay.risk import RiskScore
+from relaygr.relay.trigger import Build, Meta, Reason, Trigger, Verdict
+from relaygr.relay.trigger import Owner as Instance
+
+Owner = tuple[str, str]
+
+_SIZES = 1000
+_SIGNALS_MAX = 65_536
+_RATES_EVERY_S = 0.05
+_LEASE_LIVES = 4.0  # a lease that outlives its hold by so much was forgotten
+
+
+class RelayObserver(Protocol):
+    """Hears what the relay does, on whatever thread did it; must be quick."""
+
+    def decided(self, verdict: Verdict, seconds: float) -> None:
+        """A signal was decided on, in so long."""
+
+    def lead(self, seconds: float, ready: bool) -> None:
+        """A ranking came so long after its signal, and found its prefix complete or not."""
+
+    def left(self, cause: Cause) -> None:
+        """A prefix is live no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """One model as the relay sees it; a new one starts with nothing held.
+
+    Attributes:
+        build: its name, whether it relays, its speed.
+        token_bytes: of one token on the device, all layers.
+        page_tokens: prefixes take whole pages.
+    """
+
+    build: Build
+    token_bytes: int
+    page_tokens: int
+
+    def prefix_bytes(self, tokens: int) -> int:
+        return -(-tokens // self.page_tokens) * self.page_tokens * self.token_bytes
+
+
+@dataclass(slots=True)
+class Lap:
+    """A ranking in progress: its hold on the prefix, if there is one."""
+
+    owner: Owner
+    book: HoldBook[Owner]
+    generation: int | None
+    pinned: bool
+    started_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RelayState:
+    """For metrics and feedback.
+
+    Attributes:
+        live_bytes: by state; bound_bytes: what they may not exceed together.
+        rank_share: of the model slots, what ranking takes.
+        ready_ratio: share of rankings with a signal that found the prefix complete; None before any.
+        return_ratio: share of visits that were followed by another of the same user.
+        precision, recall: of the trigger's prediction of risk; None before any.
+        enabled: for the build that is served.
+    """
+
+    live_bytes: tuple[tuple[str, int], ...]
+    bound_bytes: int
+    entries: int
+    q_rate_per_s: float
+    q_load_per_s: float
+    lead_ms: float
+    t_life_ms: float
+    rank_share: float
+    ready_ratio: float | None
+    return_ratio: float
+    precision: float | None
+    recall: float | None
+    enabled: bool
+
+
+class Relay:
+    """Trigger, gate and holds of an instance, behind one lock; every method may be called from any thread,
+    those that take an engine from the executor's only.
+    """
+
+    def __init__(
+        self,
+        config: RelayConfig,
+        trigger: TriggerConfig,
+        host: HostConfig,
+        device_bytes: int,
+        clock: Clock,
+        observer: RelayObserver | None = None,
+    ) -> None:
+        self.config, self.host = config, host
+        self._trigger_config, self._clock, self._observer = trigger, clock, observer
+        self._bound = config.h_relay_bytes or int(config.h_relay_share * device_bytes)
+        self._slots = trigger.model_slots or 1
+        self._lock = threading.Lock()
+        self._trigger = Trigger(trigger, config.enabled)
+        self._served: Served | None = None
+        self._budgets = FIXED_BUDGETS
+        self._open()
+        self._candidates = CandidateCounts(trigger.candidates_default)
+        self._returns: Returns[Owner] = Returns(host.d_ttl_s)
+        self._ready = self._signalled = 0
+        self._risk = RiskScore()
+        self._disabled: set[str] = set()
+
+    def _open(self) -> None:
+        """Nothing is held, nothing was measured."""
+        budgets = self._budgets
+        self._meter = LoadMeter()
+        self._leads = LeadTimes(self._trigger_config.lead_quantile, budgets.lead_default_ms)
+        life_ms = FIXED_BUDGETS.t_life_ms
+        self._lives = LifeTimes(
+            max(life_ms, budgets.lead_p99_ms + budgets.b_rank_ms), budgets.t_life_slack_ms
+        )
+        self._sizes = QuantileWindow(0.99, 0.0, _SIZES)
+        self._holds: HoldBook[Owner] = HoldBook(self._bound, self._t_life_s())
+        self._gate = Gate(self._trigger_config, self._holds, self._slots)
+        self._rates_s = float("-inf")
+        self._signals: OrderedDict[Owner, Signal] = OrderedDict()
+        self._to_hold: OrderedDict[Owner, UserHistory] = OrderedDict()
+        self._to_free: set[Owner] = set()
+
+    def serve(self, served: Served) -> None:
+        """Decide for this model from now on; what was held of the one before is let go."""
+        with self._lock:
+            self._served = served
+            self._budgets = served.build.budgets or FIXED_BUDGETS
+            self._open()
+
+    def decide(
+        self, owner: Owner, tokens: int, candidates: int | None, pre_wait_ms: float, began_s: float
+    ) -> Verdict:
+        """Decide on a signal; an admitted one has claimed its prefix and its memory, and taken its token.
+
+        Args:
+            tokens: of the prefix.
+            candidates: that will be ranked; None for as many as usual.
+            pre_wait_ms: until a new pre-inference would begin.
+            began_s: when the signal came.
+        """
+        with self._lock:
+            verdict = self._decide(owner, tokens, candidates, pre_wait_ms)
+            now = self._clock.now_s()
+            if verdict.full_p99_ms is not None or verdict.admitted:
+                at_risk = verdict.reason is not Reason.NOT_AT_RISK
+                self._signals[owner] = Signal(began_s, at_risk, verdict.admitted)
+                self._signals.move_to_end(owner)
+                if len(self._signals) > _SIGNALS_MAX:
+                    self._signals.popitem(last=False)
+        if self._observer is not None:
+            self._observer.decided(verdict, now - began_s)
+        return verdict
+
+    def found(self, owner: Owner, history: UserHistory) -> None:
+        """The prefix of the signal that was just admitted is on the device: hold it, compute nothing."""
+        with self._lock:
+            self._gate.refund()
+            self._to_hold[owner] = history
+
+    def joined(self) -> None:
+        """The prefix of the signal that was just admitted is on its way."""
+        with self._lock:
+            self._gate.refund()
+
+    def withdraw(self, owner: Owner) -> None:
+        """The signal that was just admitted found no place in the queue."""
+        with self._lock:
+            self._gate.refund()
+            self._gone(self._holds.release(owner, self._clock.now_s()))
+
+    def stepped(self, owner: Owner, engine: Engine, history: UserHistory) -> None:
+        """A part of the prefix is on the device: it stays there until it is complete."""
+        with self._lock:
+            self._holds.produce(owner)
+            wanted = self._holds.state(owner) is not None
+        if wanted:
+            self._keep(engine, history)
+
+    def landed(
+        self, owner: Owner, engine: Engine, history: UserHistory, complete: bool, spent_s: float
+    ) -> None:
+        """A production is over; `complete` if the whole prefix is on the device."""
+        now = self._clock.now_s()
+        held = complete and self._keep(engine, history)
+        with self._lock:
+            if spent_s:
+                self._meter.serve(Kind.PRE, spent_s * 1000, now)
+            if not held or not self._holds.ready(owner, now):
+                self._gone(self._holds.cancel(owner))
+
+    def failed(self, owner: Owner) -> None:
+        """A production ended without a prefix: cancelled, late, or an error."""
+        with self._lock:
+            self._gone(self._holds.cancel(owner))
+
+    def wanted(self, owner: Owner) -> bool:
+        """Whether computing more of the prefix is still worth it: somebody will rank, or come back."""
+        with self._lock:
+            waited = self._holds.claims(owner) or self._holds.pins(owner)
+            return bool(waited) or self._returns.chance(owner) >= self.host.spill_min_reuse
+
+    def arrived(self, owner: Owner, candidates: int) -> Signal | None:
+        """A ranking was queued; returns the signal that announced it, None if none did."""
+        now = self._clock.now_s()
+        with self._lock:
+            self._meter.arrive(Kind.RANK, now)
+            self._candidates.observe(candidates)
+            self._returns.visit(owner, now)
+            signal = self._signals.pop(owner, None)
+            ready = self._holds.state(owner) in (State.READY, State.PINNED) or owner in self._to_hold
+            if signal is None:
+                return None
+            self._leads.observe((now - signal.at_s) * 1000)
+            self._signalled += signal.admitted
+            self._ready += ready and signal.admitted
+        if self._observer is not None:
+            self._observer.lead(now - signal.at_s, ready)
+        return signal
+
+    def enter(self, owner: Owner) -> Lap:
+        """A ranking begins: what is ready of its prefix stays until `leave`."""
+        now = self._clock.now_s()
+        with self._lock:
+            generation = self._holds.generation(owner)
+            pinned = self._holds.pin(owner)
+            if self._holds.came_late(owner, now) and self._observer is not None:
+                self._observer.left(Cause.EXPIRED_UNCONSUMED)
+            return Lap(owner, self._holds, generation, pinned, now)
+
+    def leave(self, lap: Lap, spent_s: float, job: RankJob) -> None:
+        """A ranking is over; `spent_s` is its share of the time of its batch."""
+        now = self._clock.now_s()
+        with self._lock:
+            self._meter.serve(Kind.RANK, spent_s * 1000, now)
+            if job.signal is not None:
+                self._judge(job, job.signal, now)
+            book = lap.book
+            ended = book.unpin if lap.pinned else book.release
+            if lap.generation is not None:
+                left = ended(lap.owner, now, lap.generation)
+                if book is self._holds:
+                    self._gone(left)
+
+    def _judge(self, job: RankJob, signal: Signal, now: float) -> None:
+        if signal.admitted:
+            self._lives.observe((now - signal.at_s) * 1000)
+        build = self._served.build if self._served is not None else None
+        if build is not None and build.latency is not None and build.budgets is not None:
+            candidates = len(job.request.candidates)
+            alone_ms = build.latency.coefficients.full_ms(job.tokens, 0, candidates)
+            waited_ms = (job.started_s - job.queued_s) * 1000
+            self._risk.observe(signal.at_risk, alone_ms + waited_ms > build.budgets.b_rank_ms)
+
+    def settle(self, engine: Engine) -> None:
+        """Hold what signals found on the device, and let go of what is live no longer."""
+        now = self._clock.now_s()
+        with self._lock:
+            to_hold, self._to_hold = self._to_hold, OrderedDict()
+        for owner, history in to_hold.items():
+            held = self._keep(engine, history)
+            with self._lock:
+                if not held or not self._holds.ready(owner, now):
+                    self._gone(self._holds.cancel(owner))
+        with self._lock:
+            for left in self._holds.expire(now):
+                self._gone(left)
+            free, self._to_free = self._to_free, set()
+            free = {owner for owner in free if self._holds.state(owner) is None}
+        for owner in free:
+            engine.let_go(*owner)
+
+    def next_end_s(self) -> float | None:
+        """When `settle` is due again; None if nothing is held."""
+        with self._lock:
+            if self._to_hold or self._to_free:
+                return self._clock.now_s()
+            return self._holds.next_end_s()
+
+    def worth_spilling(self, owner: Owner) -> bool:
+        with self._lock:
+            return self._returns.chance(owner) >= self.host.spill_min_reuse
+
+    def forget(self, owner: Owner) -> None:
+        """The user is deleted: nothing of the user counts any more."""
+        with self._lock:
+            self._to_hold.pop(owner, None)
+            self._signals.pop(owner, None)
+            self._returns.forget(owner)
+            self._gone(self._holds.forget(owner))
+
+    def disable(self, build: str) -> None:
+        """Serve this build without the relay from now on."""
+        with self._lock:
+            self._disabled.add(build)
+
+    def propose_bound(self, nbytes: int) -> bool:
+        """Bound live prefixes so; True if that holds already, else it does when enough has been used."""
+        with self._lock:
+            self._bound = nbytes
+            return self._holds.propose(nbytes)
+
+    def state(self) -> RelayState:
+        now = self._clock.now_s()
+        with self._lock:
+            return RelayState(
+                live_bytes=tuple((state.value, size) for state, size in self._holds.by_state().items()),
+                bound_bytes=self._holds.bound_bytes,
+                entries=len(self._holds),
+                q_rate_per_s=self._gate.q_rate_per_s,
+                q_load_per_s=self._gate.q_load_per_s,
+                lead_ms=self._leads.low_ms,
+                t_life_ms=self._holds.t_life_s * 1000,
+                rank_share=self._meter.share(Kind.RANK, self._slots, now),
+                ready_ratio=self._ready / self._signalled if self._signalled else None,
+                return_ratio=self._returns.overall,
+                precision=self._risk.precision,
+                recall=self._risk.recall,
+                enabled=self._enabled(),
+            )
+
+    def _decide(self, owner: Owner, tokens: int, candidates: int | None, pre_wait_ms: float) -> Verdict:
+        served, now = self._served, self._clock.now_s()
+        if served is None:
+            return Verdict(Reason.METADATA)
+        build = served.build
+        if not self._enabled():
+            return Verdict(Reason.DISABLED)
+        if candidates is None:
+            candidates = self._candidates.expected
+        self._refresh(now)
+        instance = Instance(
+            active=True,
+            pre_wait_ms=pre_wait_ms,
+            rank_share=min(self._meter.share(Kind.RANK, self._slots, now), 1.0),
+            rank_rate_per_s=self._meter.rate_per_s(Kind.RANK, now) / self._slots,
+            key_inflight=self._holds.claims(owner),
+        )
+        meta = Meta("", build.name, tokens, 0, candidates)
+        verdict = self._trigger.decide(meta, build, instance, self._leads.low_ms, float("inf"))
+        if not verdict.admitted:
+            return verdict
+        nbytes = served.prefix_bytes(tokens)
+        self._sizes.add(nbytes)
+        return verdict.but(self._gate.admit(owner, nbytes, now))
+
+    def _enabled(self) -> bool:
+        build = self._served.build if self._served is not None else None
+        return (
+            self.config.enabled and build is not None and build.enabled and build.name not in self._disabled
+        )
+
+    def _refresh(self, now: float) -> None:
+        if now - self._rates_s < _RATES_EVERY_S:
+            return
+        self._rates_s = now
+        self._holds.t_life_s = self._t_life_s()
+        meter = self._meter
+        self._gate.rates(
+            meter.mean_ms(Kind.PRE),
+            meter.rate_per_s(Kind.RANK, now),
+            meter.mean_ms(Kind.RANK),
+            self._holds.t_life_s,
+            self._sizes.value,
+            now,
+        )
+
+    def _t_life_s(self) -> float:
+        return (self._budgets.t_life_ms or self._lives.t_life_ms) / 1000
+
+    def _keep(self, engine: Engine, history: UserHistory) -> bool:
+        return engine.hold(history, _LEASE_LIVES * self._holds.t_life_s) > 0
+
+    def _gone(self, left: Left[Owner] | None) -> None:
+        """Called with the lock held."""
+        if left is None:
+            return
+        self._to_free.add(left.key)
+        if self._observer is not None:
+            self._observer.left(left.cause)
