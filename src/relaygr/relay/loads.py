@@ -35,7 +35,7 @@ class LoadMeter:
         self._slice_s = window_s / slices
         self._limit = slices
         self._first = self._tick = 0
-        # By tick, empty until the first call; the current one is not over yet, and is one more than the limit.
+        # By tick, empty until the first call; the current one is not over, and one more than the limit.
         self._slices: dict[int, _Slice] = {}
         self._mean_ms: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
 
