@@ -1,4 +1,4 @@
-"""What ranking does when the prefix of its user is not there: the longest history its budget allows."""
+"""How a ranking is served in the time that is left: whole, with less history, or without any."""
 
 from __future__ import annotations
 
@@ -9,51 +9,49 @@ from relaygr.relay.latency import LatencyModel
 
 
 class Step(StrEnum):
-    """Of the ladder, best first; RESUME and FULL give the scores of a hit, the others are flagged."""
+    """From the best to the last resort; the first two score the whole history."""
 
-    RESUME = "resume"
-    FULL = "full"
-    TRUNCATED = "truncated"
-    DEGRADED = "degraded"
+    RESUME = "resume"  # what is cached, if anything is, and the rest computed
+    FULL = "full"  # everything computed
+    TRUNCATED = "truncated"  # the newest part of the history, computed
+    DEGRADED = "degraded"  # no history
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A step, and how many of the newest history tokens it reads; DEGRADED reads none."""
+    """What to do, and the history tokens that are scored."""
 
     step: Step
     tokens: int
 
 
 def choose(
-    missing_tokens: int,
-    cached_tokens: int,
+    latency: LatencyModel,
+    *,
+    tokens: int,
+    cached: int,
     candidates: int,
-    remaining_ms: float,
-    latency: LatencyModel | None,
+    left_ms: float,
     guard_ms: float,
     bucket_tokens: int,
-    shorten: bool = True,
 ) -> Choice:
-    """The first step that is done in time.
+    """The best that fits.
+
+    The whole history is tried where nine passes in ten would be in time: a shortened answer is never a whole
+    one, a late whole one is only late. What is shortened is shortened for the 99th percentile. A part of the
+    history shares nothing with a cached prefix, so that it is computed from its beginning.
 
     Args:
-        missing_tokens, cached_tokens: of the whole history, those to compute and those found, from its start.
-        candidates: to be scored.
-        remaining_ms: of the request's budget.
-        latency: of the build; None, if it was never measured, reads everything.
-        guard_ms: kept back from the budget.
-        bucket_tokens: a shortened history is a multiple of this, and at least this.
-        shorten: False reads everything, in time or not.
+        tokens, cached: of the history, and how many are cached.
+        left_ms, guard_ms: until the answer is due, and what is kept back of that.
+        bucket_tokens: a shortened history is a multiple of this.
     """
-    whole = missing_tokens + cached_tokens
-    everything = Choice(Step.RESUME if cached_tokens else Step.FULL, whole)
-    if latency is None or not shorten:
-        return everything
-    budget_ms = remaining_ms - guard_ms
-    # Computing the rest behind what is there; without anything there, that is everything.
-    if latency.hit_p99_ms(cached_tokens, missing_tokens, candidates) <= budget_ms:
-        return everything
-    longest = latency.longest_p99(budget_ms, candidates, whole)
-    tokens = 0 if longest is None else longest // bucket_tokens * bucket_tokens
-    return Choice(Step.TRUNCATED, tokens) if tokens else Choice(Step.DEGRADED, 0)
+    usable_ms = left_ms - guard_ms
+    if (
+        tokens == cached
+        or latency.k90 * latency.coefficients.pass_ms(tokens - cached, cached, candidates) <= usable_ms
+    ):
+        return Choice(Step.RESUME if cached else Step.FULL, tokens)
+    longest = min(latency.longest_p99(usable_ms, candidates, tokens) or 0, tokens)
+    whole = longest // bucket_tokens * bucket_tokens
+    return Choice(Step.TRUNCATED if whole else Step.DEGRADED, whole)

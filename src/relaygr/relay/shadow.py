@@ -1,72 +1,57 @@
-"""Whether reuse moves scores: which hits are scored again without the cache, and which builds were caught."""
+"""Which hits are scored again without the cache, and what their differences mean for a build."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-
-_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Of the differences of a build: the largest, their sum and their number."""
+class Epsilon:
+    """Differences between cached and uncached scores of one build.
 
-    max: float = 0.0
-    sum: float = 0.0
+    Attributes:
+        count, total, largest: of the differences that were observed.
+        breached: one was above the limit; the relay stays off for the build.
+    """
+
     count: int = 0
+    total: float = 0.0
+    largest: float = 0.0
+    breached: bool = False
 
 
 class ShadowBook:
-    """Differences between cached and uncached scores, by build.
-
-    A build whose difference once exceeded its limit stays off. Not for several threads.
-    """
+    """Samples evenly, without chance: of n hits, `rate` x n, rounded down. Not for several threads."""
 
     def __init__(self, rate: float, limit: float) -> None:
-        """`rate` of all hits are sampled; `limit` holds for builds without one of their own."""
-        self._threshold = round(rate * 2**64)
-        self._limit = limit
-        self._limits: dict[str, float] = {}
-        self._summaries: dict[str, Summary] = {}
-        self._disabled: set[str] = set()
+        """Raises ValueError for a rate outside [0, 1] or a limit that is not positive."""
+        if not 0 <= rate <= 1:
+            raise ValueError(f"rate: {rate} is outside [0, 1]")
+        if not limit > 0:
+            raise ValueError(f"limit: {limit} must be positive")
+        self.rate, self.limit = rate, limit
+        self._due = 0.0
+        self._builds: dict[str, Epsilon] = {}
 
-    def sampled(self, number: int) -> bool:
-        """Whether hit `number` is scored again; the same for everyone, and without a period."""
-        return _mix(number) < self._threshold
-
-    def set_limit(self, build: str, limit: float) -> None:
-        """Of one build, as it was measured; does not switch it on again."""
-        self._limits[build] = limit
-
-    def observe(self, build: str, difference: float) -> bool:
-        """The largest absolute difference of a sampled hit; whether it switches the build off.
-
-        What is not a number counts as infinite. True once for a build.
-        """
-        found = math.inf if math.isnan(difference) else abs(difference)
-        old = self._summaries.get(build, Summary())
-        self._summaries[build] = Summary(max(old.max, found), old.sum + found, old.count + 1)
-        if found <= self._limits.get(build, self._limit) or build in self._disabled:
+    def sampled(self) -> bool:
+        """Whether this hit is one of the sample."""
+        self._due += self.rate
+        if self._due < 1 - 1e-9:
             return False
-        self._disabled.add(build)
+        self._due -= 1
         return True
 
-    def enabled(self, build: str) -> bool:
-        return build not in self._disabled
+    def observe(self, build: str, difference: float) -> bool:
+        """Note a difference; True if it is the first of its build above the limit. NaN is above."""
+        before = self._builds.get(build, Epsilon())
+        above = not difference <= self.limit
+        self._builds[build] = Epsilon(
+            before.count + 1,
+            before.total + difference,
+            max(before.largest, difference) if difference == difference else difference,
+            before.breached or above,
+        )
+        return above and not before.breached
 
-    @property
-    def disabled(self) -> frozenset[str]:
-        """Builds that were caught."""
-        return frozenset(self._disabled)
-
-    def summary(self, build: str) -> Summary:
-        return self._summaries.get(build, Summary())
-
-
-def _mix(number: int) -> int:
-    """The mixer of SplitMix64 (Steele, Lea, Flood 2014): neighbours have nothing in common."""
-    z = (number + 1) * 0x9E3779B97F4A7C15 & _MASK
-    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
-    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
-    return z ^ z >> 31
+    def epsilon(self, build: str) -> Epsilon:
+        return self._builds.get(build, Epsilon())
