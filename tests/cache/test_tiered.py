@@ -406,6 +406,21 @@ def test_an_entry_of_another_layout_is_a_miss() -> None:
     assert cache.prepare_load(wanted, 10, 0.0, FAR) == Refused(Reason.NOT_RESIDENT)
 
 
+def test_r39_what_the_tiers_have_as_prefixes() -> None:
+    cache = books()
+    assert cache.prefixes(ref(range(9))) == (None, None)
+    stored(cache, ref(range(30)))
+    publish(cache, ref(range(10)))
+    edited = ref([*range(20), 99])
+    device, copy = cache.prefixes(edited)
+    assert device is not None
+    assert copy is not None
+    assert (device.valid_for(edited), copy.valid_for(edited)) == (10, 20)
+    assert (device.valid_for(ref(range(40))), copy.valid_for(ref(range(40)))) == (10, 30)
+    assert (device.nbytes, copy.nbytes) == (3 * PAGE_BYTES, 10 * PAGE_BYTES // 4)
+    assert device.valid_for(ref(range(10), user="v")) == 0
+
+
 def test_r18_entries_are_local() -> None:
     here, there, wanted = books(), books(), ref(range(10))
     stored(here, wanted)
