@@ -115,7 +115,8 @@ def test_r9_a_refusal_leaves_bytes_claims_and_tokens_as_they_were(
 ) -> None:
     holds: HoldBook[int] = HoldBook(100, 1e9)
     found, now = Gate(TriggerConfig(pre_burst=4), holds, 2), 0.0
-    found.rates(50, 40 if loaded else 0, 10, 1.0, 8, now)
+    # 25 fit in a life; ranking leaves time for 20 a second, or for 28.
+    found.rates(50, 40 if loaded else 0, 10, 1.0, 4, now)
     for key, nbytes, gap in signals:
         now += gap
         assert found.check(key, nbytes, now) is found.check(key, nbytes, now)

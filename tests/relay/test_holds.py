@@ -140,6 +140,23 @@ def test_nobody_ranked() -> None:
     assert holds.live_bytes == 0
 
 
+def test_when_to_sweep_next() -> None:
+    holds = book()
+    assert holds.next_end_s() is None
+    holds.reserve("u", KIB, 1.0)
+    holds.reserve("v", KIB, 2.0)
+    assert holds.next_end_s() == 1.0 + LIFE
+    holds.expire(1.0 + LIFE)
+    assert holds.next_end_s() == 2.0 + LIFE
+    # Never later than something can leave: a prefix that nobody waits for any more can at once.
+    holds.produce("v")
+    holds.expire(3.0)
+    holds.ready("v", 3.0)
+    assert holds.next_end_s() == 3.0
+    assert [left.key for left in holds.expire(3.0)] == ["v"]
+    assert holds.next_end_s() is None
+
+
 def test_a_ranking_after_all() -> None:
     holds = ready_book(0.0)
     assert not holds.came_late("u", 0.2)

@@ -30,8 +30,9 @@ def test_the_quantile_is_that_of_the_last_samples(
     kept = samples[-limit:]
     assert (len(window), window.ordered()) == (len(kept), sorted(kept))
     if len(kept) < max(least, 1):
-        assert window.value == -7.0
+        assert window.value == window.at(0.25) == -7.0
     else:
+        assert window.at(0.25) == pytest.approx(float(np.quantile(kept, 0.25)), rel=1e-9, abs=1e-6)
         assert window.value == pytest.approx(float(np.quantile(kept, share)), rel=1e-9, abs=1e-6)
 
 
