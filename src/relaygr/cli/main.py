@@ -10,19 +10,6 @@ from cyclopts import App
 from rich.console import Console
 
 from relaygr import __version__
-from relaygr.cli.bench import bench_app
-from relaygr.cli.bench_serve import serve as bench_serve
-from relaygr.cli.bench_serve import soak as bench_soak
-from relaygr.cli.calibrate import calibrate_command
-from relaygr.cli.data import data_app
-from relaygr.cli.demo import demo
-from relaygr.cli.doctor import doctor
-from relaygr.cli.evaluate import eval_app
-from relaygr.cli.importing import import_app
-from relaygr.cli.plan import plan_app
-from relaygr.cli.serve import serve
-from relaygr.cli.train import train_app
-from relaygr.cli.verify import verify_command
 from relaygr.core.errors import ConfigError, RelayError
 
 app = App(
@@ -30,19 +17,23 @@ app = App(
     help="Rank long user histories inside a latency budget.",
     version=__version__,
 )
-app.command(data_app)
-bench_app.command(bench_serve)
-bench_app.command(bench_soak, name="soak")
-app.command(bench_app)
-app.command(doctor)
-app.command(calibrate_command, name="calibrate")
-app.command(plan_app)
-app.command(train_app)
-app.command(import_app)
-app.command(eval_app)
-app.command(verify_command, name="verify")
-app.command(demo)
-app.command(serve)
+# Each is imported when it is called: most load torch, which takes seconds, and a gateway has no use for it.
+_COMMANDS = {
+    "data": "data:data_app",
+    "bench": "bench:bench_app",
+    "doctor": "doctor:doctor",
+    "calibrate": "calibrate:calibrate_command",
+    "plan": "plan:plan_app",
+    "train": "train:train_app",
+    "import": "importing:import_app",
+    "eval": "evaluate:eval_app",
+    "verify": "verify:verify_command",
+    "demo": "demo:demo",
+    "serve": "serve:serve",
+    "gateway": "gateway:gateway",
+}
+for _name, _place in _COMMANDS.items():
+    app.command(f"relaygr.cli.{_place}", name=_name)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -50,6 +41,10 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         _check_unicode(arguments)
+        if not arguments or arguments[0] in app.help_flags:
+            # What they do is written in them.
+            for name in _COMMANDS:
+                app[name]
         result = app(arguments)
     except RelayError as error:
         _complain(str(error))

@@ -20,7 +20,8 @@ from relaygr.serving.auth import Gatekeeper
 from relaygr.serving.endpoint import Call, Endpoint, Envelope, Operation
 from relaygr.serving.errors import HttpError, Problem
 from relaygr.serving.exchange import ERROR, JSON, REQUEST_ID, Reply, internal_error
-from relaygr.serving.oip import OIP, oip_error
+from relaygr.serving.oip import OIP
+from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.openapi import document
 from relaygr.serving.service import Service
 from relaygr.serving.snapshot import Status

@@ -18,8 +18,9 @@ from relaygr.engine import RankResult
 from relaygr.engine.jobs import RankJob
 from relaygr.serving.answers import Scores, path_of, scores
 from relaygr.serving.endpoint import Call, Operation
-from relaygr.serving.errors import HttpError, Problem
+from relaygr.serving.errors import HttpError
 from relaygr.serving.exchange import JSON, Reply, decode
+from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.oip_rows import INPUTS, Infer, RequestedOutput, rank_bodies
 from relaygr.serving.oip_tensors import OutputTensor, Value, read_tensors, write_tensor
 from relaygr.serving.wire import RankBody
@@ -62,18 +63,6 @@ class InferAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     model_version: str
     outputs: list[OutputTensor]
     id: str | None = None
-
-
-class OipError(msgspec.Struct, frozen=True):
-    error: str
-
-
-def oip_error(found: Problem, request_id: str) -> Reply:
-    """An error as the protocol has it; a wrong tensor is a bad request."""
-    status = found.status
-    if status == HTTPStatus.UNPROCESSABLE_ENTITY:
-        status = HTTPStatus.BAD_REQUEST
-    return Reply.json(OipError(found.message), status, found.headers())
 
 
 async def server(call: Call) -> ServerMetadata:

@@ -11,7 +11,8 @@ import msgspec
 
 from relaygr import __version__
 from relaygr.serving.endpoint import Operation
-from relaygr.serving.oip import OCTETS, OipError, oip_error
+from relaygr.serving.oip import OCTETS
+from relaygr.serving.oip_errors import OipError, oip_error
 from relaygr.serving.oip_rows import Infer
 from relaygr.serving.wire import ErrorAnswer
 

@@ -1,0 +1,233 @@
+"""A request on its way to a member: the next choice where one is away, an error where nobody is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import msgspec
+
+from relaygr.core.errors import CancelledError, DeadlineError, NotReadyError
+from relaygr.relay.route import Lap, Refused, Route
+from relaygr.serving.errors import HttpError
+from relaygr.serving.fleet import Fleet
+from relaygr.serving.laps import EPOCH, MOVED, OWNER, path_of, refused_as_safe
+from relaygr.serving.links import Answer, AwayError, Letter
+
+# A request that was on its way to two members who went away may be why they did.
+_LOSSES_MAX = 2
+# Longer answers are not searched for how they were served.
+_READ_BYTES = 65_536
+_HITS = frozenset(("hit", "joined", "reloaded"))
+
+Pick = Callable[[Collection[str]], Route | Refused]
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """A request with what its routing needs.
+
+    Attributes:
+        key: of its user; None for a request of no user, or of one that cannot be told.
+        hint: the member that the client names.
+        repeatable: doing it twice is as good as once.
+        timeout_s: longest wait for an answer; None is for ever.
+    """
+
+    letter: Letter
+    lap: Lap
+    key: str | None
+    hint: str | None
+    repeatable: bool
+    timeout_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """The member is this process; `Router.done` must be told when the request has ended."""
+
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A prefix signal that no member got."""
+
+    reason: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    route: Route
+    answer: Answer
+
+
+class Forwarder:
+    """Sends requests where the router says; `self_id` is the member that is this process, if it is one.
+
+    Attributes:
+        hits: rankings whose prefix should have been cached where they were sent, and those that said it was.
+    """
+
+    def __init__(self, fleet: Fleet, self_id: str = "") -> None:
+        self._fleet, self._router, self._self = fleet, fleet.router, self_id
+        self.hits = {"estimated": 0, "actual": 0}
+
+    async def prefix(self, errand: Errand, gone: asyncio.Future[None]) -> Delivered | Dropped | Here:
+        """A signal goes to its owner or nowhere: ranking does not depend on it."""
+        assert errand.key is not None
+        route = self._router.route_prefix(errand.key, self._fleet.now_s())
+        if isinstance(route, Refused):
+            return Dropped(route.reason, route.epoch)
+        if route.member == self._self:
+            return Here(route)
+        try:
+            answer = await self._deliver(route, errand, gone)
+        except AwayError:
+            return Dropped("no_instance", self._router.epoch)
+        if _not_ready(answer):
+            return Dropped("no_instance", self._router.epoch)
+        if answer.status == HTTPStatus.OK and refused_as_safe(answer.body):
+            self._router.release(errand.key)
+        return Delivered(route, answer)
+
+    async def send(self, errand: Errand, gone: asyncio.Future[None]) -> Delivered | Here:
+        """Every other request: to the member that has the user, else to the next choices in turn.
+
+        Raises:
+            NotReadyError: nobody is left.
+            HttpError: 502, a member went away with a request that must not be repeated.
+            CancelledError: `gone` was done first.
+        """
+        pick, losses = self._picker(errand), 0
+        away: list[str] = []
+        while True:
+            route = pick(away)
+            if isinstance(route, Refused):
+                raise NotReadyError("no instance is ready")
+            if route.member == self._self:
+                return Here(route)
+            try:
+                answer = await self._deliver(route, errand, gone)
+            except AwayError as error:
+                losses += error.sent
+                if error.sent and (not errand.repeatable or losses >= _LOSSES_MAX):
+                    raise _lost(error) from error
+            else:
+                if not _not_ready(answer):
+                    self._count(errand, route, answer)
+                    return Delivered(route, answer)
+            away.append(route.member)
+
+    async def everywhere(self, errand: Errand, gone: asyncio.Future[None]) -> list[Answer]:
+        """To every member that serves, at once; those that do not live any more need not answer.
+
+        Raises:
+            NotReadyError: nobody serves.
+            HttpError: 502, one of them may or may not have done it.
+        """
+        names = [one.member.id for one in self._router.members if one.serves]
+        found = await asyncio.gather(
+            *(self._send(Route(name, self._router.epoch), errand, gone) for name in names),
+            return_exceptions=True,
+        )
+        answers: list[Answer] = []
+        for name, answer in zip(names, found, strict=True):
+            if isinstance(answer, AwayError):
+                self._fleet.miss(name, answer)
+                if not answer.refused:
+                    raise _lost(answer) from answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif not _not_ready(answer):
+                answers.append(answer)
+        if not answers:
+            raise NotReadyError("no instance is ready")
+        return answers
+
+    def _picker(self, errand: Errand) -> Pick:
+        router, now_s, key = self._router, self._fleet.now_s, errand.key
+        if key is None:
+            return lambda away: router.route_any(now_s(), away)
+        if errand.lap is Lap.RANK:
+            return lambda away: router.route_rank(key, errand.hint, now_s(), away)
+        return lambda away: router.route_other(key, now_s(), away)
+
+    async def _deliver(self, route: Route, errand: Errand, gone: asyncio.Future[None]) -> Answer:
+        """To the member of the route; if the connection broke, once more, where that does no harm.
+
+        A kept connection may be closed just as it is used, which tells nothing about the member.
+        """
+        try:
+            try:
+                return await self._send(route, errand, gone)
+            except AwayError as error:
+                if not (error.sent and errand.repeatable) or not self._router.members[route.member].serves:
+                    raise
+            return await self._send(route, errand, gone)
+        except AwayError as error:
+            self._fleet.miss(route.member, error)
+            raise
+        finally:
+            self._router.done(route.member)
+
+    async def _send(self, route: Route, errand: Errand, gone: asyncio.Future[None]) -> Answer:
+        """One try; given up when the client is gone, or the member is down and another can do it."""
+        name, fleet = route.member, self._fleet
+        more = {OWNER: name, EPOCH: str(route.epoch)}
+        if route.moved:
+            more[MOVED] = "1"
+        sending = asyncio.ensure_future(fleet.links.send(name, fleet.url(name), errand.letter, more))
+        waits: set[asyncio.Future[object]] = {sending, gone}  # type: ignore[arg-type]
+        if errand.repeatable:
+            waits.add(fleet.fall(name))  # type: ignore[arg-type]
+        try:
+            await asyncio.wait(waits, timeout=errand.timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                return sending.result()
+            if gone.done():
+                raise CancelledError("the client disconnected")
+            if fleet.router.members[name].serves:
+                raise DeadlineError(f"no answer within {errand.timeout_s:g} s")
+            raise AwayError(name, "down", refused=False, sent=True)
+        finally:
+            sending.cancel()
+
+    def _count(self, errand: Errand, route: Route, answer: Answer) -> None:
+        """What the router expected of the cache, and what became of it."""
+        if errand.lap is not Lap.RANK or answer.status != HTTPStatus.OK or len(answer.body) > _READ_BYTES:
+            return
+        self.hits["estimated"] += not route.moved
+        self.hits["actual"] += path_of(answer.body) in _HITS
+
+
+class _Code(msgspec.Struct):
+    code: str
+
+
+class _Error(msgspec.Struct):
+    error: _Code | str
+
+
+_error = msgspec.json.Decoder(_Error)
+
+
+def _not_ready(answer: Answer) -> bool:
+    """Whether a member refuses everything: it starts or stops. One that is only busy is to be believed."""
+    if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+        return False
+    try:
+        found = _error.decode(answer.body).error
+    except msgspec.MsgspecError:
+        return True
+    # The inference protocol has no codes.
+    return found.startswith("the service is ") if isinstance(found, str) else found.code == "not_ready"
+
+
+def _lost(error: AwayError) -> HttpError:
+    return HttpError(
+        HTTPStatus.BAD_GATEWAY, "instance_lost", f"an instance went away before it answered: {error}"
+    )
