@@ -28,7 +28,6 @@ def test_one_visit_and_no_return() -> None:
     assert returns.p_return("stranger", now) == 0.6
     returns.visit("u", now)
     assert returns.p_return("u", now) == pytest.approx(0.4)
-    assert returns.chance("u") == pytest.approx(0.4)
 
 
 def test_a_visit_counts_for_all_when_it_is_known_whether_it_was_followed() -> None:

@@ -69,10 +69,6 @@ class Returns(Generic[U]):
         p0 = self.p0(now_s)
         return p0 if past is None else (past.returns + _PRIOR * p0) / (past.visits + _PRIOR)
 
-    def chance(self, user: U) -> float:
-        """`p_return` as of the last visit of anybody."""
-        return self.p_return(user, float("-inf"))
-
     def forget(self, user: U) -> None:
         self._users.pop(user, None)
         self._open.pop(user, None)
