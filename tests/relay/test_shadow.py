@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaygr.relay.shadow import Epsilon, ShadowBook
@@ -50,6 +50,7 @@ def test_what_is_not_a_number_is_a_breach(value: float) -> None:
     assert not math.isfinite(found.largest)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1), st.floats(1e-9, 1))
 def test_summaries(values: list[float], limit: float) -> None:
     book = ShadowBook(1.0, limit)

@@ -94,6 +94,7 @@ SPOIL = (
 )
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, len(SPOIL) - 1)))
 def test_r9_the_first_failing_test_is_the_one_reason(broken: set[int]) -> None:
     enabled, what, build, owner = True, meta(8192), BUILD, OWNER
