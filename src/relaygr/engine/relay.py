@@ -222,9 +222,10 @@ class Relay:
 
     def wanted(self, owner: Owner) -> bool:
         """Whether computing more of the prefix is still worth it: somebody will rank, or come back."""
+        now = self._clock.now_s()
         with self._lock:
             waited = self._holds.claims(owner) or self._holds.pins(owner)
-            return bool(waited) or self._returns.chance(owner) >= self.host.spill_min_reuse
+            return bool(waited) or self._returns.p_return(owner, now) >= self.host.spill_min_reuse
 
     def arrived(self, owner: Owner, candidates: int) -> Signal | None:
         """A ranking was queued; returns the signal that announced it, None if none did."""
@@ -304,8 +305,9 @@ class Relay:
             return self._holds.next_end_s()
 
     def worth_spilling(self, owner: Owner) -> bool:
+        now = self._clock.now_s()
         with self._lock:
-            return self._returns.chance(owner) >= self.host.spill_min_reuse
+            return self._returns.p_return(owner, now) >= self.host.spill_min_reuse
 
     def forget(self, owner: Owner) -> None:
         """The user is deleted: nothing of the user counts any more."""
@@ -339,7 +341,7 @@ class Relay:
                 t_life_ms=self._holds.t_life_s * 1000,
                 rank_share=self._meter.share(Kind.RANK, self._slots, now),
                 ready_ratio=self._ready / self._signalled if self._signalled else None,
-                return_ratio=self._returns.overall,
+                return_ratio=self._returns.p0(now),
                 precision=self._risk.precision,
                 recall=self._risk.recall,
                 enabled=self._enabled(),
