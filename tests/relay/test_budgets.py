@@ -10,11 +10,22 @@ from hypothesis import strategies as st
 
 from relaygr.config.settings import BudgetConfig
 from relaygr.core.errors import ConfigError
-from relaygr.relay.budgets import FIXED_BUDGETS, auto_budgets, check_budgets, resolve_budgets, tau_ms
+from relaygr.relay.budgets import (
+    FIXED_BUDGETS,
+    auto_budgets,
+    auto_chunk_ms,
+    check_budgets,
+    resolve_budgets,
+    tau_ms,
+)
 from relaygr.relay.latency import Chunks, Coefficients
 
 EXAMPLE = Coefficients(t0_ms=3.0, t1_ms=0.004, t2_ms=1e-6, t_launch_ms=0.3)
 PAGE, LONGEST = 32, 8192
+
+
+def replace_launch(ms: float) -> Coefficients:
+    return Coefficients(t0_ms=3.0, t1_ms=0.004, t2_ms=1e-6, t_launch_ms=ms)
 
 
 def test_auto_is_in_units_of_a_full_pass() -> None:
@@ -24,14 +35,17 @@ def test_auto_is_in_units_of_a_full_pass() -> None:
     assert (found.b_rank_ms, found.guard_ms) == (2 * tau, tau / 16)
     assert (found.lead_default_ms, found.lead_p99_ms) == (2 * tau, 5 * tau)
     assert (found.t_life_ms, found.b_pipe_ms, found.drain_ms) == (8 * tau, 8 * tau, 8 * tau)
-    assert found.chunk_ms == tau / 12
+    assert found.chunk_ms == 8 * EXAMPLE.t_launch_ms
+    cheap, dear = replace_launch(0.01), replace_launch(10.0)
+    assert auto_chunk_ms(cheap) == tau_ms(cheap) / 12
+    assert auto_chunk_ms(dear) == tau_ms(dear) / 4
     check_budgets(found, Chunks(EXAMPLE, found.chunk_ms, PAGE).bound_ms(LONGEST))
 
 
 def test_an_auto_chunk_is_at_least_one_page_of_the_longest_prefix() -> None:
     steep = Coefficients(t0_ms=0, t1_ms=0, t2_ms=1e-3, t_launch_ms=100)
     found = auto_budgets(steep, PAGE, LONGEST)
-    assert found.chunk_ms == steep.chunk_pass_ms(PAGE, LONGEST - PAGE) > tau_ms(steep) / 12
+    assert found.chunk_ms == steep.chunk_pass_ms(PAGE, LONGEST - PAGE) > auto_chunk_ms(steep)
 
 
 @given(

@@ -245,10 +245,12 @@ class Relay:
             self._observer.lead(now - signal.at_s, ready)
         return signal
 
-    def enter(self, owner: Owner) -> Lap:
+    def enter(self, job: RankJob) -> Lap:
         """A ranking begins: what is ready of its prefix stays until `leave`."""
-        now = self._clock.now_s()
+        now, owner = self._clock.now_s(), job.owner
         with self._lock:
+            if job.signal is None or not job.signal.admitted:
+                self._holds.claim(owner, now)  # else it would take that of another request
             generation = self._holds.generation(owner)
             pinned = self._holds.pin(owner)
             if self._holds.came_late(owner, now) and self._observer is not None:

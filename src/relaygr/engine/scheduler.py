@@ -346,7 +346,7 @@ class Scheduler:
 
     def _rank(self, turn: Turn) -> None:
         relay = self._relay
-        laps = [] if relay is None else [(job, relay.enter(job.owner)) for job in turn.batch]
+        laps = [] if relay is None else [(job, relay.enter(job)) for job in turn.batch]
         began_s = self._clock.now_s()
         turn.rank(self._clock, self._fit)
         share_s = (self._clock.now_s() - began_s) / len(turn.batch)

@@ -59,6 +59,12 @@ def tau_ms(coefficients: Coefficients) -> float:
     return coefficients.full_ms(TAU_HISTORY, 0, TAU_CANDIDATES)
 
 
+def auto_chunk_ms(coefficients: Coefficients) -> float:
+    """A twelfth of `tau_ms`, or so much that launching it is an eighth of it, up to a quarter of `tau_ms`."""
+    tau = tau_ms(coefficients)
+    return max(tau / 12, min(8 * coefficients.t_launch_ms, tau / 4))
+
+
 def auto_budgets(coefficients: Coefficients, page_tokens: int, max_tokens: int) -> Budgets:
     """Budgets in units of `tau_ms`; a chunk is at least one page behind up to `max_tokens`."""
     tau = tau_ms(coefficients)
@@ -68,7 +74,7 @@ def auto_budgets(coefficients: Coefficients, page_tokens: int, max_tokens: int) 
         guard_ms=tau / 16,
         lead_default_ms=2 * tau,
         lead_p99_ms=5 * tau,
-        chunk_ms=Chunks(coefficients, tau / 12, page_tokens).bound_ms(max_tokens),
+        chunk_ms=Chunks(coefficients, auto_chunk_ms(coefficients), page_tokens).bound_ms(max_tokens),
         t_life_ms=8 * tau,
         t_life_slack_ms=FIXED_BUDGETS.t_life_slack_ms,
         drain_ms=8 * tau,

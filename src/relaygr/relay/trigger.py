@@ -10,6 +10,7 @@ from enum import StrEnum
 from relaygr.config.relay import TriggerConfig
 from relaygr.relay.budgets import Budgets
 from relaygr.relay.latency import Chunks, LatencyModel
+from relaygr.relay.waits import inline_wait_ms
 
 _RISKS_REMEMBERED = 4096
 _LONGEST_TOKENS = 1 << 31
@@ -212,20 +213,6 @@ class Trigger:
             starts = self._starts[build.name] = _ChunkStarts(build.chunks)
         chunked = latency.pre_p99_ms(tokens, starts.count(tokens))
         return chunked, chunked <= limit_ms
-
-
-def inline_wait_ms(full_ms: float, rate_per_s: float) -> float:
-    """What all but one in a hundred rankings would wait at most if all of them were computed whole.
-
-    Of arrivals that are independent, a share `rate x full_ms` finds a pass in progress, and what is left of
-    that is uniform. A queue of several is not looked at: passes that long are at risk by themselves.
-
-    Args:
-        full_ms: of a pass like the one in question.
-        rate_per_s: of rankings at one model slot.
-    """
-    busy = rate_per_s * full_ms / 1000
-    return full_ms * (1 - 0.01 / busy) if busy > 0.01 else 0.0
 
 
 def _lengths(meta: Meta, max_age_s: float) -> tuple[int, int, int] | None:
