@@ -7,74 +7,84 @@ import msgspec
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.relay import Member
 from relaygr.core.ids import DEFAULT_TENANT, Fingerprint
+from relaygr.relay.holds import HoldBook
 from relaygr.relay.latency import LatencyModel
-from relaygr.relay.lead import Quantiles
+from relaygr.relay.lead import LeadTimes
 from relaygr.relay.membership import Feedback
 from relaygr.relay.rendezvous import session_key
 from relaygr.relay.route import Refused
 from relaygr.relay.router import Router
-from relaygr.relay.trigger import Build, Meta, Owner, Reason, Trigger
+from relaygr.relay.trigger import Build, Meta, Reason, Trigger
 from relaygr.sim.chunks import ChunkPlans
 from relaygr.sim.costs import Noise
 from relaygr.sim.instance import Instance
+from relaygr.sim.keeper import Keeper
 from relaygr.sim.shelf import Refs, Shelf
+from relaygr.sim.site import Site
 from relaygr.sim.tally import Tally
 from relaygr.sim.timeline import Timeline
 from relaygr.sim.visit import Visit
 from relaygr.sim.workload import Request
 from relaygr.sim.world import World
 
-_BUILD = "build"
-_LEADS = 1000
+# Of a hash of the user's number, to choose those who are in host memory from the start.
+_SPREAD, _TOP = 0x9E3779B97F4A7C15, 1 << 64
 
 
 class Fleet:
-    """Requests in at their times; every one of them is answered once, whatever happens to instances."""
+    """Requests in at their times; every one of them is answered once, whatever happens to instances.
+
+    Attributes:
+        fetches: prefixes that ranking brought over the network.
+        expected, answered: requests that will come, and those that are over.
+    """
 
     def __init__(self, world: World, timeline: Timeline, tally: Tally, max_tokens: int) -> None:
         self._world, self._timeline, self._tally = world, timeline, tally
         self._refs = Refs(max_tokens)
-        coefficients = world.costs.coefficients
-        self._latency = LatencyModel(coefficients, world.costs.ratios)
+        self._latency = LatencyModel(world.costs.coefficients, world.costs.ratios)
         chunks = self._latency.chunks(world.budgets.chunk_ms, world.page_tokens)
-        self._plans = ChunkPlans(chunks)
-        self._noise = Noise(world.costs, world.seed)
+        self._plans, self._noise = ChunkPlans(chunks), Noise(world.costs, world.seed)
         self._overhead_s = world.costs.overhead_ms / 1000
-        names = [f"i{number}" for number in range(world.instances)]
-        self._names = {name: number for number, name in enumerate(names)}
-        members = tuple(Member(id=name, url=f"http://{name}") for name in names)
+        self.instances = [self.start(number) for number in range(world.instances)]
+        self.builds = [0] * world.instances
+        members = tuple(member(number) for number in range(world.instances))
         config = msgspec.structs.replace(
             world.router, members=members, random_owner=world.variant.random_owner
         )
-        self._router_config = config
         self.router = Router(config, world.budgets.t_life_ms / 1000, 0.0, seed=world.seed)
         trigger = msgspec.structs.replace(world.trigger, admit_all=world.variant.admit_all)
         self._trigger = Trigger(trigger, world.variant.relay, world.relay.len_bucket_tokens)
-        self._build = Build(_BUILD, latency=self._latency, chunks=chunks, budgets=world.budgets)
-        self.instances = [self._start(number) for number in range(world.instances)]
-        self._leads = Quantiles(_LEADS)
-        self.fetches = 0
-        self.open = 0
-        if world.instances > 1:
-            self._poll()
-        else:
-            self._hear()
+        self._build = Build("", latency=self._latency, chunks=chunks, budgets=world.budgets)
+        self._leads = LeadTimes(world.trigger.lead_quantile, world.budgets.lead_default_ms)
+        self._holders: dict[int, int] = {}  # of variants that fetch: where a user's prefix was computed last
+        self.fetches = self.answered = 0
+        self.expected = 0
+        # Alone and undisturbed, an instance need not be asked how it is.
+        self._asked = world.instances > 1 or bool(world.changes)
+        self.hear()
+        if self._asked:
+            timeline.after(world.router.poll_s, self._poll)
+
+    @property
+    def now_s(self) -> float:
+        return self._timeline.now_s
 
     def arrive(self, request: Request) -> None:
         """A request's time has come."""
-        budgets = self._world.budgets
+        world = self._world
         visit = Visit(
             request,
-            self._world.prefix_tokens(request.tokens),
-            budgets.b_rank_ms / 1000,
-            budgets.b_pipe_ms / 1000,
+            world.prefix_tokens(request.tokens),
+            world.budgets.b_rank_ms / 1000,
+            world.budgets.b_pipe_ms / 1000,
         )
-        self.open += 1
         self._timeline.at(visit.due_s + self._overhead_s, self._rank, visit, ())
-        if self._world.variant.relay:
+        if world.variant.relay:
             self._timeline.after(self._overhead_s, self._signal, visit)
 
-    def _start(self, number: int) -> Instance:
+    def start(self, number: int, build: int = 0) -> Instance:
+        """A process with nothing in its memory."""
         world = self._world
         books = TieredBooks(
             world.device_bytes // world.page_bytes,
@@ -82,73 +92,154 @@ class Fleet:
             world.page_bytes,
             world.budgets.b_pipe_ms / 1000,
             host_bytes=world.host.host_bytes if world.variant.host else 0,
-            run_chunk_tokens=world.host.run_chunk_tokens,
+            run_chunk_tokens=max(world.host.run_chunk_tokens, world.page_tokens),
         )
-        shelf = Shelf(books, self._refs, world.budgets.b_pipe_ms / 1000, Fingerprint(b"0"))
-        return Instance(world, self._timeline, shelf, self._latency, self._plans, self._noise, self._done)
+        shelf = Shelf(books, self._refs, world.budgets.b_pipe_ms / 1000, fingerprint(build))
+        holds: HoldBook[int] = HoldBook(world.h_relay_bytes, world.budgets.t_life_ms / 1000)
+        keeper = Keeper(shelf, holds)
+        site = Site(world, self._timeline, keeper, self._latency, self._plans, self._noise)
+        return Instance(site, self._done)
+
+    def hear(self) -> None:
+        """Every process that is alive says how it is."""
+        now, page_tokens = self._timeline.now_s, self._world.page_tokens
+        members = self.router.members
+        for number, instance in enumerate(self.instances):
+            if members.get(name(number)) is None:
+                continue
+            if instance.alive:
+                build = fingerprint(self.builds[number]).hex()
+                said = Feedback(build, page_tokens, draining=not instance.accepts, ready=instance.accepts)
+                members.hear(name(number), said, now)
+            else:
+                members.miss(name(number), now)
+
+    def again(self, visits: list[Visit], lost: int) -> None:
+        """Rankings that a process took with it go to another, when their senders have noticed."""
+        for visit in visits:
+            self.router.done(name(lost))
+            visit.claimed = visit.pinned = False
+            self._timeline.after(self._overhead_s, self._rank, visit, (name(lost),))
 
     def _signal(self, visit: Visit) -> None:
         now, key = self._timeline.now_s, self._key(visit)
-        if self._world.instances == 1:
-            self._hear()
+        if not self._asked:
+            self.router.members.hear(name(0), Feedback(page_tokens=self._world.page_tokens), now)
         route = self.router.route_prefix(key, now)
         if isinstance(route, Refused):
             visit.reason = route.reason.value
             return
-        number = self._names[route.member]
+        number = int(route.member)
         instance = self.instances[number]
-        meta = Meta(key, _BUILD, visit.prefix, visit.tokens - visit.prefix, visit.request.candidates)
-        load, slots = instance.load(), self._world.slots
-        owner = Owner(
-            active=True,
-            pre_wait_ms=instance.pre_wait_ms(),
-            rank_share=load.rank_rate_per_s * load.rank_ms / 1000 / slots,
-            rank_rate_per_s=load.rank_rate_per_s / slots,
-        )
-        lead_ms = self._leads.at(self._world.trigger.lead_quantile) or self._world.budgets.lead_default_ms
-        verdict = self._trigger.decide(
-            meta, self._build, owner, lead_ms, self._world.router.feedback_max_age_s
-        )
-        visit.reason = verdict.reason.value
-        if verdict.reason is Reason.ADMITTED:
-            instance.signal(visit)
+        if instance.alive:
+            self._seed_host(visit, instance)
+            visit.reason = self._decide(visit, key, instance).value
+            if visit.reason == Reason.ADMITTED:
+                instance.signal(visit)
             if visit.claimed:
                 visit.owner = number
+                if self._world.variant.remote:
+                    self._holders[visit.user] = number
+        else:
+            visit.reason = Reason.NO_INSTANCE.value
+            self.router.members.miss(route.member, now)
         self.router.done(route.member)
+
+    def _decide(self, visit: Visit, key: str, instance: Instance) -> Reason:
+        meta = Meta(key, "", visit.prefix, visit.tokens - visit.prefix, visit.request.candidates)
+        return self._trigger.decide(
+            meta,
+            self._build,
+            instance.owner(visit.user),
+            self._leads.low_ms,
+            self._world.router.feedback_max_age_s,
+        ).reason
 
     def _rank(self, visit: Visit, avoid: tuple[str, ...]) -> None:
         now, key = self._timeline.now_s, self._key(visit)
-        if not avoid:
-            self._leads.add(1000 * visit.request.lead_s)
-        hint = f"i{visit.owner}" if visit.owner >= 0 else None
+        if not avoid and visit.reason:
+            self._leads.observe(1000 * visit.request.lead_s)
+        hint = name(visit.owner) if visit.owner >= 0 else None
         route = self.router.route_rank(key, hint, now, avoid)
         if isinstance(route, Refused):
             visit.started_s = visit.done_s = now
             self._finish(visit)
             return
-        visit.rank_owner = self._names[route.member]
-        if not self.instances[visit.rank_owner].rank(visit):
-            self.router.done(route.member)
-            self._rank(visit, (*avoid, route.member))
+        visit.rank_owner = int(route.member)
+        if self._world.variant.remote and (fetch_s := self._fetch_s(visit)):
+            self._timeline.after(fetch_s, self._fetched, visit, avoid)
+        else:
+            self._hand(visit, avoid)
+
+    def _hand(self, visit: Visit, avoid: tuple[str, ...]) -> None:
+        """To the instance that it was routed to, or on to the next if that does not take it."""
+        number = visit.rank_owner
+        instance = self.instances[number]
+        if visit.owner < 0 and instance.alive:
+            self._seed_host(visit, instance)
+        if instance.rank(visit):
+            return
+        self.router.done(name(number))
+        if not instance.alive:
+            self.router.members.miss(name(number), self._timeline.now_s)
+        self._rank(visit, (*avoid, name(number)))
+
+    def _fetch_s(self, visit: Visit) -> float:
+        """How long it takes to bring the prefix from the instance that has more of it; 0 if none has."""
+        holder = self._holders.get(visit.user)
+        if holder is None or holder == visit.rank_owner or not self.instances[holder].alive:
+            return 0.0
+        there, here = (
+            self.instances[number].site.shelf.find(visit.user, visit.tokens).device
+            for number in (holder, visit.rank_owner)
+        )
+        missing = there - here
+        return self._world.costs.network_s(missing * self._world.costs.token_bytes) if missing > 0 else 0.0
+
+    def _fetched(self, visit: Visit, avoid: tuple[str, ...]) -> None:
+        there = self.instances[self._holders[visit.user]].site.shelf.find(visit.user, visit.tokens)
+        here = self.instances[visit.rank_owner]
+        if here.alive and there.device:
+            here.site.shelf.put(visit.user, there.device, self._timeline.now_s)
+            self.fetches += 1
+        self._hand(visit, avoid)
+
+    def _seed_host(self, visit: Visit, instance: Instance) -> None:
+        """Whoever is to be in host memory from the start is, when the instance first sees the user."""
+        share = self._world.host_share
+        chosen = share and visit.request.first and (visit.user * _SPREAD) % _TOP < share * _TOP
+        if chosen and self._world.variant.host:
+            instance.site.shelf.put_in_host(visit.user, visit.tokens, self._timeline.now_s)
 
     def _done(self, visit: Visit) -> None:
-        self.router.done(f"i{visit.rank_owner}")
+        self.router.done(name(visit.rank_owner))
         self._finish(visit)
 
     def _finish(self, visit: Visit) -> None:
         visit.answered += 1
-        self.open -= 1
+        self.answered += 1
         self._tally.add(visit)
 
     def _poll(self) -> None:
-        self._hear()
-        if self.open or self._timeline.now_s == 0.0:
+        self.hear()
+        for instance in self.instances:
+            instance.expire()
+        if self.answered < self.expected:
             self._timeline.after(self._world.router.poll_s, self._poll)
 
-    def _hear(self) -> None:
-        said = Feedback(page_tokens=self._world.page_tokens)
-        for name in self._names:
-            self.router.members.hear(name, said, self._timeline.now_s)
-
-    def _key(self, visit: Visit) -> str:
+    @staticmethod
+    def _key(visit: Visit) -> str:
         return session_key(DEFAULT_TENANT, str(visit.user))
+
+
+def name(number: int) -> str:
+    """Of a member."""
+    return str(number)
+
+
+def member(number: int) -> Member:
+    return Member(id=name(number), url=f"http://{number}")
+
+
+def fingerprint(build: int) -> Fingerprint:
+    return Fingerprint(build.to_bytes(4, "big"))

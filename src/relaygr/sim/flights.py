@@ -6,46 +6,53 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from relaygr.cache.interface import LoadPlan
 from relaygr.sim.chunks import ChunkPlan
 from relaygr.sim.visit import Visit
 
 
 @dataclass(slots=True, eq=False)
 class Flight:
-    """One pre-inference.
+    """One pre-inference; what host memory has of the prefix is copied before anything is computed.
 
     Attributes:
-        target: tokens to be present at its end.
+        target: tokens to be present at its end; `done` are, as far as is known.
         deadline_s: earliest first.
-        began_s, spent_s: when its first chunk began, and the slot's time it took; 0 before.
-        computed: tokens of its chunks.
+        reloading: it copies, or will first.
+        load, load_left: the copy that was begun, and the seconds of it that are left.
+        spent_s: time of a slot that its chunks took.
         wanted: False when ranking has computed the rest, or nobody waits any more.
-        plan, done: of the run that is going on: its chunks, and the tokens before the first.
+        running: it has a slot now.
+        plan, ends_s: of the run that is going on.
+        ends_at_s: when the copy that runs will end, if nothing cuts it.
+        visits: whose rankings it is for; `waiting` are those that are due and wait for its copy.
     """
 
     user: int
     target: int
     deadline_s: float
-    queued_s: float
-    generation: int = 0
-    began_s: float = 0.0
+    done: int = 0
+    reloading: bool = False
+    load: LoadPlan | None = None
+    load_left_s: float = 0.0
+    began: bool = False
     spent_s: float = 0.0
-    computed: int = 0
-    chunks: int = 0
     wanted: bool = True
     running: bool = False
-    visits: list[Visit] = field(default_factory=list)
     plan: ChunkPlan = field(default=ChunkPlan((), ()))
-    done: int = 0
+    ends_s: tuple[float, ...] = ()
+    ends_at_s: float = 0.0
+    visits: list[Visit] = field(default_factory=list)
+    waiting: list[Visit] = field(default_factory=list)
 
 
 class FlightQueue:
-    """Earliest deadline first; at most one flight of a user."""
+    """Copies first, then the earliest deadline; at most one flight of a user."""
 
     __slots__ = ("_arrivals", "_heap", "_of_user")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Flight]] = []
+        self._heap: list[tuple[bool, float, int, Flight]] = []
         self._of_user: dict[int, Flight] = {}
         self._arrivals = 0
 
@@ -60,16 +67,21 @@ class FlightQueue:
         return self._of_user.get(user)
 
     def put(self, flight: Flight) -> None:
-        """A new flight, or one whose run was cut."""
+        """A new flight, or one whose run has ended."""
         self._of_user[flight.user] = flight
         self._arrivals += 1
-        heapq.heappush(self._heap, (flight.deadline_s, self._arrivals, flight))
+        heapq.heappush(self._heap, (not flight.reloading, flight.deadline_s, self._arrivals, flight))
 
-    def take(self) -> Flight | None:
-        """The most urgent that is wanted and does not run; it stays the user's flight."""
-        while self._heap:
-            flight = heapq.heappop(self._heap)[2]
-            if flight.wanted and not flight.running:
+    def take(self, reloading: bool) -> Flight | None:
+        """The most urgent that is to copy, or to compute, and waits for that; it stays the user's flight."""
+        heap = self._heap
+        while heap:
+            computes, _, _, flight = heap[0]
+            stale = not flight.wanted or flight.running or flight.reloading is computes
+            if not stale and computes is reloading:
+                return None  # copies come first, so that there is none
+            heapq.heappop(heap)
+            if not stale:
                 return flight
         return None
 

@@ -72,7 +72,13 @@ class Keeper:
         return self._gone(self.holds.cancel(user))
 
     def forget(self, user: int) -> None:
-        self._gone(self.holds.forget(user))
+        """Nothing that is held of the user counts any more."""
+        self.holds.forget(user)
+        self._drop(user)
+
+    def forget_all(self) -> None:
+        for user in list(self._leases):
+            self.forget(user)
 
     def expire(self, now_s: float) -> list[Left[int]]:
         """Holds whose time is over."""
@@ -80,11 +86,6 @@ class Keeper:
         for gone in left:
             self._drop(gone.key)
         return left
-
-    def clear(self) -> None:
-        """The process is gone."""
-        for user in list(self._leases):
-            self._drop(user)
 
     def _gone(self, left: Left[int] | None) -> bool:
         if left is None:

@@ -30,7 +30,7 @@ class RankQueue:
 
     def put(self, visit: Visit) -> None:
         self._arrivals += 1
-        heapq.heappush(self._heap, (visit.deadline_s, self._arrivals, visit))
+        heapq.heappush(self._heap, (visit.rank_by_s, self._arrivals, visit))
 
     def clear(self) -> list[Visit]:
         """Everybody, and nobody waits any more."""
@@ -41,7 +41,7 @@ class RankQueue:
     def batch(self, requests: int, tokens: int, now_s: float, cost: Cost) -> list[Visit]:
         """The most urgent, at most `requests`, that compute at most `tokens` if they are several.
 
-        Batch mates also end where they would make the most urgent late.
+        Batch mates also end where they would make the most urgent late that is not yet.
         """
         batch: list[Visit] = []
         spent_s = 0.0
@@ -51,7 +51,8 @@ class RankQueue:
             tokens -= visit.missing
             if len(heap) > 1 or batch:
                 spent_s += cost(visit) / 1000
-            if batch and (tokens < 0 or now_s + spent_s > batch[0].deadline_s):
+            late = bool(batch) and now_s <= batch[0].rank_by_s < now_s + spent_s
+            if batch and (tokens < 0 or late):
                 break
             heapq.heappop(heap)
             batch.append(visit)
@@ -66,10 +67,10 @@ class RankQueue:
         if len(self._heap) < 2:
             return float("inf")
         nearest = [item[2] for item in heapq.nsmallest(_LOOK_AHEAD, self._heap)]
-        visits = [visit for visit in nearest if visit.deadline_s > now_s]
+        visits = [visit for visit in nearest if visit.rank_by_s > now_s]
         spent_ms, slack_ms, equal_ms = 0.0, float("inf"), float("inf")
         for place, visit in enumerate(visits, start=1):
-            left_ms = (visit.deadline_s - now_s) * 1000
+            left_ms = (visit.rank_by_s - now_s) * 1000
             spent_ms += cost(visit)
             slack_ms, equal_ms = min(slack_ms, left_ms - spent_ms), min(equal_ms, left_ms / place)
         if slack_ms >= 0:  # also without visits

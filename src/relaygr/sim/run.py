@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from relaygr.sim.changes import apply
 from relaygr.sim.fleet import Fleet
 from relaygr.sim.tally import Result, Tally, counts, times
 from relaygr.sim.timeline import Timeline
@@ -32,6 +33,10 @@ def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
                 timeline.at(following, feed)
 
     lookahead: Iterator[float] = iter(workload.time_s.tolist())
+    fleet.expected = len(workload)
+    counted = workload.time_s[workload.counted]
+    for change in world.changes:
+        timeline.at(float(counted[0]) + change.time_s, apply, fleet, change)
     first = next(lookahead, None)
     if first is not None:
         timeline.at(first, feed)
@@ -40,7 +45,7 @@ def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
 
 
 def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:
-    count = max(tally.requests, 1)
+    count, total = max(tally.requests, 1), max(fleet.answered, 1)
     seconds = max(tally.last_s - tally.first_s, 1e-9)
     instances = fleet.instances
     whole_s = timeline.now_s * sum(one.machine.slots for one in instances)
@@ -59,14 +64,14 @@ def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:
         outcomes=counts(tally.outcomes),
         late=counts(tally.late),
         served_mean=tally.served / count,
-        computed_ahead=sum(one.computed for one in instances) / count,
+        computed_ahead=sum(one.site.counts.computed for one in instances) / total,
         computed_inline=tally.inline / count,
         busy=sum(one.machine.busy_s for one in instances) / max(whole_s, 1e-9),
         device_hits=tally.hits / count,
         ready_before=tally.ready / admitted,
-        wasted=sum(one.wasted for one in instances) / admitted,
+        wasted=sum(one.site.counts.wasted for one in instances) / admitted,
         owners_differ=tally.differ / max(tally.both, 1),
-        reloads=0,
-        spills=0,
+        reloads=sum(one.site.counts.reloads for one in instances),
+        spills=sum(one.site.counts.spills for one in instances),
         fetches=fleet.fetches,
     )

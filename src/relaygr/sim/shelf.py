@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from relaygr.cache.interface import LoadPlan, Refused, StateCache, StorePlan
+from relaygr.cache.interface import LoadPlan, Refused, StorePlan
 from relaygr.cache.interface import Reason as RefusalReason
 from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.cache.tiered import TieredBooks
 from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, UserId
 from relaygr.core.state import Hit, Ref, Touch
 
@@ -54,7 +56,7 @@ class Shelf:
 
     __slots__ = ("_lease_s", "_refs", "books", "model_fp")
 
-    def __init__(self, books: StateCache, refs: Refs, lease_s: float, model_fp: Fingerprint) -> None:
+    def __init__(self, books: TieredBooks, refs: Refs, lease_s: float, model_fp: Fingerprint) -> None:
         self.books, self._refs, self._lease_s = books, refs, lease_s
         self.swap(model_fp)
 
@@ -125,9 +127,35 @@ class Shelf:
         plan = self.books.prepare_load(ref, tokens, now_s, deadline_s)
         return plan if isinstance(plan, LoadPlan) else None
 
-    def store(self, ref: Ref, now_s: float) -> StorePlan | None:
-        plan = self.books.prepare_store(ref, ref.tokens, now_s)
-        return plan if isinstance(plan, StorePlan) else None
+    def loaded(self, plan: LoadPlan, ok: bool) -> bool:
+        """The copy has ended; whether its tokens are on the device now."""
+        return self.books.complete_load(plan, ok)
+
+    def short_pages(self, free_share: float) -> int:
+        """Pages that are wanted free, if fewer are; else 0."""
+        stats = self.books.stats()
+        wanted = int(free_share * stats.total_pages)
+        return wanted if stats.free_pages < wanted else 0
+
+    def spill(self, pages: int, worth: Callable[[int], bool], now_s: float) -> StorePlan | None:
+        """Begin to store the user whose state was used longest ago, of those it is worth it for."""
+        for ref in self.books.spill_candidates(pages):
+            if worth(int(ref.user)):
+                plan = self.books.prepare_store(ref, ref.tokens, now_s)
+                if isinstance(plan, StorePlan):
+                    return plan
+        return None
+
+    def spilled(self, plan: StorePlan, ok: bool = True) -> bool:
+        """The copy has ended; whether the host has it now."""
+        return self.books.complete_store(plan, ok)
+
+    def put_in_host(self, user: int, tokens: int, now_s: float) -> bool:
+        """As if the user had been here before and been stored since."""
+        if not self.put(user, tokens, now_s):
+            return False
+        plan = self.books.prepare_store(self._refs.of(user, tokens, self.model_fp), tokens, now_s)
+        return isinstance(plan, StorePlan) and self.spilled(plan)
 
     def sweep(self, now_s: float) -> int:
         """Leases and plans that were never closed; the number of them."""

@@ -19,7 +19,6 @@ class Visit:
     Attributes:
         due_s: when ranking is due; latency counts from here.
         rank_by_s, answer_by_s: the ends of the rank budget and of the request's.
-        deadline_s: what the queue of ranking orders by.
         prefix: history tokens that pre-inference may compute; the rest is left to ranking.
         risky: whether the trigger saw a reason to pre-infer; None if it was not asked.
         reason: of the trigger or gate; empty without a signal.
@@ -37,7 +36,6 @@ class Visit:
         "answered",
         "cached",
         "claimed",
-        "deadline_s",
         "done_s",
         "due_s",
         "missing",
@@ -64,7 +62,7 @@ class Visit:
         self.request = request
         self.user, self.tokens, self.prefix = request.user, request.before + request.new, prefix
         self.due_s = request.time_s + request.lead_s
-        self.rank_by_s = self.deadline_s = self.due_s + b_rank_s
+        self.rank_by_s = self.due_s + b_rank_s
         self.answer_by_s = request.time_s + b_pipe_s
         self.reason = self.outcome = ""
         self.owner = self.rank_owner = -1

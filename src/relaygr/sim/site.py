@@ -1,0 +1,67 @@
+"""What the parts of one instance share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from relaygr.relay.latency import LatencyModel
+from relaygr.relay.loads import LoadMeter
+from relaygr.sim.chunks import ChunkPlans
+from relaygr.sim.costs import Noise
+from relaygr.sim.keeper import Keeper
+from relaygr.sim.shelf import Shelf
+from relaygr.sim.timeline import Timeline
+from relaygr.sim.world import World
+
+_NOISE_DRAWS = 8  # of a run of many steps, whose scatter evens out
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the start.
+
+    Attributes:
+        computed: history tokens of chunks; `wasted`: holds that no ranking used.
+        copied_in_bytes, copied_out_bytes: from and to host memory.
+    """
+
+    computed: int = 0
+    chunks: int = 0
+    wasted: int = 0
+    reloads: int = 0
+    spills: int = 0
+    copied_in_bytes: int = 0
+    copied_out_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Site:
+    """One instance's clock, costs, memory and meters."""
+
+    world: World
+    timeline: Timeline
+    keeper: Keeper
+    latency: LatencyModel
+    plans: ChunkPlans
+    noise: Noise
+    meter: LoadMeter = field(default_factory=LoadMeter)
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def now_s(self) -> float:
+        return self.timeline.now_s
+
+    @property
+    def shelf(self) -> Shelf:
+        return self.keeper.shelf
+
+    def scattered(self, ends_s: tuple[float, ...]) -> tuple[float, ...]:
+        """The ends of chunks as they will be, not as the model has them."""
+        draws, mean_ms = min(len(ends_s), _NOISE_DRAWS), 1000 * ends_s[-1] / len(ends_s)
+        ratio = sum(self.noise.ratio(mean_ms, chunk=True) for _ in range(draws)) / draws
+        return ends_s if ratio == 1.0 else tuple(end_s * ratio for end_s in ends_s)
+
+    def parts_s(self, whole_s: float) -> tuple[float, ...]:
+        """When the parts of a copy end: none takes longer than a chunk."""
+        parts = max(-int(-whole_s // (self.world.budgets.chunk_ms / 1000)), 1)
+        return tuple(whole_s * (part + 1) / parts for part in range(parts))
