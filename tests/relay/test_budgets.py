@@ -43,7 +43,7 @@ def test_auto_is_in_units_of_a_full_pass() -> None:
 
 
 def test_an_auto_chunk_is_at_least_one_page_of_the_longest_prefix() -> None:
-    steep = Coefficients(t0_ms=0, t1_ms=0, t2_ms=1e-3, t_launch_ms=100)
+    steep = Coefficients(t0_ms=0, t1_ms=0, t2_ms=1e-3, t_launch_ms=0)
     found = auto_budgets(steep, PAGE, LONGEST)
     assert found.chunk_ms == steep.chunk_pass_ms(PAGE, LONGEST - PAGE) > auto_chunk_ms(steep)
 
