@@ -123,13 +123,13 @@ class Forwarder:
             away.append(route.member)
 
     async def everywhere(self, errand: Errand, gone: asyncio.Future[None]) -> list[Answer]:
-        """To every member that serves, at once; those that do not live any more need not answer.
+        """To every other member that serves, at once; those that do not live any more need not answer.
 
         Raises:
             NotReadyError: nobody serves.
             HttpError: 502, one of them may or may not have done it.
         """
-        names = [one.member.id for one in self._router.members if one.serves]
+        names = [one.member.id for one in self._router.members if one.serves and one.member.id != self._self]
         found = await asyncio.gather(
             *(self._send(Route(name, self._router.epoch), errand, gone) for name in names),
             return_exceptions=True,

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import choose_encoder
 from starlette.datastructures import Headers
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from relaygr.config.settings import Config
 from relaygr.core.errors import ConfigError, NotReadyError, RelayError
@@ -26,7 +26,7 @@ from relaygr.serving.intake import Intake
 from relaygr.serving.laps import Kind, kind_of
 from relaygr.serving.logs import answered, bound, configure
 from relaygr.serving.oip_errors import oip_error
-from relaygr.serving.returns import dropped, merged, passed_on
+from relaygr.serving.returns import dropped, merged, passed_on, stamped
 from relaygr.serving.router_metrics import RouterMetrics
 from relaygr.serving.wire import Health
 
@@ -182,22 +182,8 @@ class Gateway:
         return (oip_error if scope["path"].startswith("/v2") else Reply.problem)(found, identity)
 
     async def _send(self, reply: Reply, identity: str, started_s: float, send: Send) -> None:
-        ms = 1000 * (time.perf_counter() - started_s)
-        closing = self._health.status == "draining"
-
-        async def completed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = message["headers"]
-                headers += [
-                    (b"x-request-id", identity.encode()),
-                    (b"server-timing", f"gateway;dur={ms:.3f}".encode()),
-                ]
-                if closing:
-                    # The client is to connect to another gateway.
-                    headers.append((b"connection", b"close"))
-            await send(message)
-
-        await reply.send(completed)
+        seconds, closing = time.perf_counter() - started_s, self._health.status == "draining"
+        await stamped(reply, identity, seconds, closing=closing).send(send)
 
     def _tell(self, scope: Scope, kind: Kind, status: int, started_s: float, code: str) -> None:
         route = scope["path"] if scope["path"] in _SHOWN else kind.route

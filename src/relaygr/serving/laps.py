@@ -20,6 +20,7 @@ OWNER = "x-relay-owner"
 EPOCH = "x-relay-epoch"
 HOP = "x-relay-hop"
 MOVED = "x-relay-moved"
+LAPS = frozenset((Lap.PREFIX, Lap.RANK))
 
 _SESSION_ID = re.compile(r"[!-~]{1,128}")
 _USER_PATH = "/v1/users/"

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from relaygr.relay.route import Lap
 from relaygr.serving.exchange import Reply, decode
 from relaygr.serving.forward import Delivered, Dropped
-from relaygr.serving.laps import EPOCH, OWNER, Kind
+from relaygr.serving.laps import EPOCH, LAPS, OWNER, Kind
 from relaygr.serving.links import Answer, Pairs
 from relaygr.serving.wire import DeleteAnswer, PrefixReply
 
-_LAPS = frozenset((Lap.PREFIX, Lap.RANK))
+_ANEW = frozenset((b"x-request-id", b"content-length", b"connection"))
 
 
 class _User(msgspec.Struct):
@@ -27,9 +26,20 @@ _deleted = msgspec.json.Decoder(DeleteAnswer)
 def passed_on(found: Delivered, kind: Kind) -> Reply:
     """The member's answer; of a lap, with who gave it, for the client to name in the next one."""
     reply = _reply(found.answer)
-    if kind.lap not in _LAPS:
+    if kind.lap not in LAPS:
         return reply
     return _with(reply, relay_headers(found.route.member, found.route.epoch))
+
+
+def stamped(reply: Reply, request_id: str, seconds: float, *, closing: bool = False) -> Reply:
+    """With what every answer has; `closing` sends the client to another server."""
+    headers: Pairs = [
+        (b"x-request-id", request_id.encode()),
+        (b"server-timing", f"gateway;dur={1000 * seconds:.3f}".encode()),
+    ]
+    if closing:
+        headers.append((b"connection", b"close"))
+    return _with(reply, headers)
 
 
 def relay_headers(member: str, epoch: int) -> Pairs:
@@ -71,7 +81,7 @@ def _reply(answer: Answer) -> Reply:
     for name, value in answer.headers:
         if name == b"content-type":
             kind = value
-        elif name not in (b"x-request-id", b"connection"):
+        elif name not in _ANEW:
             rest.append((name, value))
     return Reply(answer.body, answer.status, kind, rest)
 

@@ -8,6 +8,7 @@ from relaygr.config.settings import Config
 from relaygr.serving import process
 from relaygr.serving.app import build_app
 from relaygr.serving.logs import configure
+from relaygr.serving.peers import with_peers
 from relaygr.serving.service import Service
 from relaygr.serving.tracing import Tracing
 
@@ -23,8 +24,8 @@ def run(config: Config, announce: Callable[[str], None]) -> bool:
     """
     configure(config.serving.log_level, config.serving.log_personal)
     service, tracing = Service(config), Tracing.open(config.serving.traces)
-    app = build_app(service, tracing)
+    app, program = with_peers(build_app(service, tracing), service, config, service.metrics.registry)
     try:
-        return process.run(app, service, config.serving, announce)
+        return process.run(app, program, config.serving, announce)
     finally:
         tracing.close()
