@@ -21,6 +21,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
         disabled_builds: models that are served without the relay, by the first digits of their fingerprint.
         fallback_mode: what ranking does when a budget does not leave time for the whole history: `ladder`
             shortens it, `full` reads it anyway.
+        reuse: keep what was computed for a user for the next request; off only where `enabled` is off, for
+            measuring what it is good for.
         h_relay_share, h_relay_bytes: the bound on device bytes of live prefixes, as a share of
             `engine.device_bytes`, or in bytes if not 0.
         suffix_min_tokens: newest tokens that pre-inference leaves to ranking, rounded up to whole pages.
@@ -42,6 +44,7 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     enabled: bool = True
     disabled_builds: tuple[str, ...] = ()
     fallback_mode: Literal["ladder", "full"] = "ladder"
+    reuse: bool = True
     h_relay_share: float = 0.5
     h_relay_bytes: int = 0
     suffix_min_tokens: int = 0
@@ -53,6 +56,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
         super().__post_init__()
         if self.epsilon_limit != "auto":
             Range(0, 1e6, open_low=True).check(self.key("epsilon_limit"), self.epsilon_limit)
+        if self.enabled and not self.reuse:
+            raise ConfigError(self.key("reuse"), f"must be true where {self.key('enabled')} is")
 
 
 class TriggerConfig(Section, frozen=True, kw_only=True):

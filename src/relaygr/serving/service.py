@@ -187,7 +187,7 @@ class Service:
             raise RequestError("budget_ms", f"{body.budget_ms:g} is more than the deadline, {whole_ms:g}")
         owner = self._owner(tenant, body.user)
         history, left_ms = await self._in_time("rank", owner, body.history, whole_ms)
-        request = RankRequest(history, body.candidates, body.query_time)
+        request = RankRequest(history, body.candidates, body.query_time, keep=self.config.relay.reuse)
         budget_ms = None if body.budget_ms is None else max(body.budget_ms - (whole_ms - left_ms), 0.0)
         job = self.scheduler.rank(request, left_ms, budget_ms)
         follow(job)
