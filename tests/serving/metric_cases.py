@@ -10,7 +10,9 @@ from relaygr.core.ids import Fingerprint
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import Admission, Flight, Load, PrefixAnswer, RankJob
 from relaygr.engine.requests import Path, PrefetchResult, RankRequest, RankResult
+from relaygr.relay.holds import Cause
 from relaygr.relay.ratios import ErrorRatio
+from relaygr.relay.trigger import Reason, Verdict
 from relaygr.serving.gauges import Readings
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.snapshot import ModelFacts
@@ -83,6 +85,7 @@ def tell_everything(metrics: Metrics, now_s: float) -> None:
     ]
     for answer in answers:
         metrics.signalled(answer)
+    flight.reloaded = True
     flight.steps, flight.started_s, flight.done_s = 1, now_s - 0.01, now_s
     metrics.stepped(flight, 0.004)
     flight.resolve(PrefetchResult(Path.FULL, 0, 300, True, "", Fingerprint(FIRST)))
@@ -90,6 +93,10 @@ def tell_everything(metrics: Metrics, now_s: float) -> None:
         metrics.failed(stage, DeadlineError("late"))
         metrics.failed(stage, CancelledError("gone"))
         metrics.failed(stage, BackendError("broken"))
+    metrics.decided(Verdict(Reason.ADMITTED), 0.00002)
+    metrics.lead(0.08, True)
+    metrics.left(Cause.ORPHAN)
+    metrics.shadowed(1e-7, True)
     metrics.disconnected("rank")
     metrics.appended(5, 2)
     metrics.answered("/v1/rank", 200, 0.011)

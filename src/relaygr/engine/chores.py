@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from relaygr.config.relay import HostConfig
+from relaygr.core.state import Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.jobs import ChunkTokens, RankJob, guarded
 from relaygr.engine.requests import RankResult
@@ -22,9 +23,9 @@ class Chores:
     """Work of the lowest priority, in turns no longer than a step of a pre-inference; bounded."""
 
     def __init__(
-        self, host: HostConfig, shadows: Shadows, worth: Callable[[Owner], bool], chunk: ChunkTokens
+        self, host: HostConfig, shadows: Shadows, worth: Callable[[Ref], bool], chunk: ChunkTokens
     ) -> None:
-        """`worth` tells whether a user's state is worth a place in host memory."""
+        """`worth` tells whether a state is worth a place in host memory."""
         self._host, self._shadows, self._worth, self._chunk = host, shadows, worth, chunk
         self._waiting: deque[Shadow] = deque()
         self._nothing_to_spill = False

@@ -30,7 +30,7 @@ from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency
-from relaygr.engine.tiers import NO_HOST, Owner, Readable, Tiers
+from relaygr.engine.tiers import NO_HOST, Readable, Tiers
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
@@ -224,6 +224,10 @@ class Engine:
         ref = self._kept_ref(work)
         return work.tokens, Readable(0, 0) if ref is None else self._tiers.readable(ref)
 
+    def ref(self, history: UserHistory) -> Ref | None:
+        """What identifies a prefix that is kept between requests; None where none is, or nothing is in it."""
+        return self._kept_ref(self._checker.work(0, RankRequest(history, ())))
+
     def forget(self, tenant_name: str, user: str) -> int:
         """Drop everything held of a user; returns the number of entries dropped."""
         owner = tenant(tenant_name), user_id(user)
@@ -235,7 +239,7 @@ class Engine:
 
         One hold a user: it replaces the one before, and ends with `let_go`, or by itself after so long.
         """
-        ref = self._kept_ref(self._checker.work(0, RankRequest(history, ())))
+        ref = self.ref(history)
         with self._lock:
             now = self._clock.now_s()
             return self._tiers.hold(ref, now, now + seconds) if ref is not None else 0
@@ -247,7 +251,7 @@ class Engine:
 
     def reload_step(self, history: UserHistory, budget_bytes: int) -> bool:
         """Copy about so much of what the host has of a prefix to the device; True when that is all."""
-        ref = self._kept_ref(self._checker.work(0, RankRequest(history, ())))
+        ref = self.ref(history)
         with self._lock:
             return ref is None or self._tiers.load_step(ref, budget_bytes, self._clock.now_s())
 
@@ -255,7 +259,7 @@ class Engine:
         """Whether less of the device than this share is free, or a spill is under way."""
         return self._tiers.wants_spill(free_share)
 
-    def spill_step(self, free_share: float, budget_bytes: int, worth: Callable[[Owner], bool]) -> bool:
+    def spill_step(self, free_share: float, budget_bytes: int, worth: Callable[[Ref], bool]) -> bool:
         """See `Tiers.spill_step`."""
         with self._lock:
             return self._tiers.spill_step(free_share, budget_bytes, self._clock.now_s(), worth)

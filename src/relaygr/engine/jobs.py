@@ -156,16 +156,18 @@ class Flight(Job[PrefetchResult]):
         reloading: the host has more of it than the device: that is copied before anything is computed;
             reloaded: some of it was.
         steps, computed: steps done, and history tokens they computed.
-        spent_s: time of its steps; left_ms: an estimate of what is still to be computed.
+        spent_s, reload_s: time of its steps, and of its copies before them.
+        left_ms: an estimate of what is still to be computed.
     """
 
     def __init__(
         self, history: UserHistory, deadline_s: float, queued_s: float, reloading: bool = False
     ) -> None:
         super().__init__(deadline_s, queued_s)
-        self.history, self.reloading, self.reloaded = history, reloading, reloading
+        self.history, self.reloading = history, reloading
+        self.reloaded = False
         self.steps = self.computed = 0
-        self.spent_s = self.left_ms = 0.0
+        self.spent_s = self.left_ms = self.reload_s = 0.0
 
     @property
     def rush(self) -> int:  # type: ignore[override]
@@ -175,9 +177,10 @@ class Flight(Job[PrefetchResult]):
     def owner(self) -> tuple[str, str]:
         return self.history.tenant, self.history.user
 
-    def stepped(self, served: PrefetchResult) -> None:
-        """Note what a step did."""
+    def stepped(self, served: PrefetchResult, seconds: float) -> None:
+        """Note what a step did, and how long it took."""
         self.steps += 1
+        self.spent_s += seconds
         self.computed += served.tokens_computed
         left = served.tokens_left
         self.left_ms *= left / max(left + served.tokens_computed, 1)

@@ -9,13 +9,17 @@ from typing import Protocol
 
 from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
 from relaygr.core.clock import Clock
+from relaygr.core.state import Prefix, Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import RankJob, Signal
+from relaygr.engine.tiers import Readable
 from relaygr.relay.budgets import FIXED_BUDGETS
+from relaygr.relay.expander import Decision, Expander, Spill, Step
 from relaygr.relay.gate import Gate
 from relaygr.relay.holds import Cause, HoldBook, Left, State
 from relaygr.relay.lead import CandidateCounts, LeadTimes, LifeTimes
+from relaygr.relay.link import ReloadLink
 from relaygr.relay.loads import Kind, LoadMeter
 from relaygr.relay.quantile import QuantileWindow
 from relaygr.relay.returns import Returns
@@ -28,6 +32,7 @@ Owner = tuple[str, str]
 _SIZES = 1000
 _SIGNALS_MAX = 65_536
 _RATES_EVERY_S = 0.05
+_LINK_BYTES_PER_S = 2e9  # until copies were measured
 _LEASE_LIVES = 4.0  # a lease that outlives its hold by so much was forgotten
 
 
@@ -74,6 +79,15 @@ class Lap:
 
 
 @dataclass(frozen=True, slots=True)
+class _Stored:
+    tokens: int
+    nbytes: int
+
+    def valid_for(self, ref: Ref) -> int:
+        return self.tokens
+
+
+@dataclass(frozen=True, slots=True)
 class RelayState:
     """For metrics and feedback.
 
@@ -82,6 +96,7 @@ class RelayState:
         rank_share: of the model slots, what ranking takes.
         ready_ratio: share of rankings with a signal that found the prefix complete; None before any.
         return_ratio: share of visits that were followed by another of the same user.
+        steps: admitted signals, by how their prefix gets ready; reloads_skipped: by why.
         precision, recall: of the trigger's prediction of risk; None before any.
         enabled: for the build that is served.
     """
@@ -96,6 +111,8 @@ class RelayState:
     rank_share: float
     ready_ratio: float | None
     return_ratio: float
+    steps: tuple[tuple[str, int], ...]
+    reloads_skipped: tuple[tuple[str, int], ...]
     precision: float | None
     recall: float | None
     enabled: bool
@@ -123,9 +140,10 @@ class Relay:
         self._trigger = Trigger(trigger, config.enabled)
         self._served: Served | None = None
         self._budgets = FIXED_BUDGETS
-        self._open()
         self._candidates = CandidateCounts(trigger.candidates_default)
         self._returns: Returns[Owner] = Returns(host.d_ttl_s)
+        self._link = ReloadLink(host.reload_slots, _LINK_BYTES_PER_S, host.reload_bytes_per_s)
+        self._open()
         self._ready = self._signalled = 0
         self._risk = RiskScore()
         self._disabled: set[str] = set()
@@ -140,6 +158,11 @@ class Relay:
             max(life_ms, budgets.lead_p99_ms + budgets.b_rank_ms), budgets.t_life_slack_ms
         )
         self._sizes = QuantileWindow(0.99, 0.0, _SIZES)
+        host = self.host
+        self._expander: Expander[Owner] = Expander(
+            self._link, self._returns, host.spill_min_reuse, host.spill_queue_max
+        )
+        self._reloading: set[Owner] = set()
         self._holds: HoldBook[Owner] = HoldBook(self._bound, self._t_life_s())
         self._gate = Gate(self._trigger_config, self._holds, self._slots)
         self._rates_s = float("-inf")
@@ -178,22 +201,67 @@ class Relay:
             self._observer.decided(verdict, now - began_s)
         return verdict
 
-    def found(self, owner: Owner, history: UserHistory) -> None:
-        """The prefix of the signal that was just admitted is on the device: hold it, compute nothing."""
-        with self._lock:
-            self._gate.refund()
-            self._to_hold[owner] = history
+    def prepare(
+        self,
+        history: UserHistory,
+        ref: Ref,
+        found: Readable,
+        began_s: float,
+        deadline_s: float,
+        recompute_ms: float,
+    ) -> Decision:
+        """How the prefix of a signal that was just admitted gets ready; what it says must be done.
 
-    def joined(self) -> None:
-        """The prefix of the signal that was just admitted is on its way."""
+        Args:
+            found: what the tiers have of it.
+            began_s: when the signal came, by which it is known from here on.
+            recompute_ms: what computing the missing part takes.
+        """
+        owner = history.tenant, history.user
         with self._lock:
-            self._gate.refund()
+            decision = self._expander.prepare(
+                owner,
+                ref,
+                self._stored(found.device),
+                self._stored(found.host),
+                began_s,
+                self._clock.now_s(),
+                deadline_s,
+                recompute_ms / 1000 if recompute_ms else float("inf"),
+                appendable=True,
+            )
+            if decision.step in (Step.HOLD, Step.JOIN):
+                self._gate.refund()
+            if decision.step is Step.HOLD:
+                self._to_hold[owner] = history
+        return decision
 
     def withdraw(self, owner: Owner) -> None:
         """The signal that was just admitted found no place in the queue."""
         with self._lock:
             self._gate.refund()
+            self._expander.landed(owner)
             self._gone(self._holds.release(owner, self._clock.now_s()))
+
+    def may_reload(self, owner: Owner) -> bool:
+        """Whether the copies of a reload may begin or go on; if not, the prefix is to be computed."""
+        with self._lock:
+            if owner in self._reloading:
+                return True
+            begun, _ = self._link.next(self._clock.now_s())
+            if begun is not None:
+                self._reloading.add(begun.key)  # type: ignore[arg-type]
+            if owner in self._reloading:
+                self._holds.reload(owner)
+                return True
+            self._link.cancel(owner)
+            return False
+
+    def reloaded(self, owner: Owner, spent_s: float) -> None:
+        """A reload is over, well or not."""
+        with self._lock:
+            self._reloading.discard(owner)
+            self._link.done(owner, self._clock.now_s(), spent_s)
 
     def stepped(self, owner: Owner, engine: Engine, history: UserHistory) -> None:
         """A part of the prefix is on the device: it stays there until it is complete."""
@@ -212,20 +280,22 @@ class Relay:
         with self._lock:
             if spent_s:
                 self._meter.serve(Kind.PRE, spent_s * 1000, now)
+            self._expander.landed(owner)
             if not held or not self._holds.ready(owner, now):
                 self._gone(self._holds.cancel(owner))
 
     def failed(self, owner: Owner) -> None:
         """A production ended without a prefix: cancelled, late, or an error."""
         with self._lock:
+            self._expander.landed(owner)
+            self._reloading.discard(owner)
+            self._link.done(owner, self._clock.now_s())
             self._gone(self._holds.cancel(owner))
 
     def wanted(self, owner: Owner) -> bool:
         """Whether computing more of the prefix is still worth it: somebody will rank, or come back."""
-        now = self._clock.now_s()
         with self._lock:
-            waited = self._holds.claims(owner) or self._holds.pins(owner)
-            return bool(waited) or self._returns.p_return(owner, now) >= self.host.spill_min_reuse
+            return not self._expander.pointless(owner, self._clock.now_s())
 
     def arrived(self, owner: Owner, candidates: int) -> Signal | None:
         """A ranking was queued; returns the signal that announced it, None if none did."""
@@ -235,6 +305,8 @@ class Relay:
             self._candidates.observe(candidates)
             self._returns.visit(owner, now)
             signal = self._signals.pop(owner, None)
+            if signal is not None:
+                self._expander.leave(owner, signal.at_s)
             ready = self._holds.state(owner) in (State.READY, State.PINNED) or owner in self._to_hold
             if signal is None:
                 return None
@@ -306,10 +378,13 @@ class Relay:
                 return self._clock.now_s()
             return self._holds.next_end_s()
 
-    def worth_spilling(self, owner: Owner) -> bool:
+    def worth_spilling(self, ref: Ref) -> bool:
+        """Whether a state that is on the device only is worth a place in host memory."""
+        owner: Owner = ref.tenant, ref.user
         now = self._clock.now_s()
         with self._lock:
-            return self._returns.p_return(owner, now) >= self.host.spill_min_reuse
+            consumed = self._holds.state(owner) is None
+            return self._expander.spill(owner, ref, None, consumed, 0, now) is Spill.YES
 
     def forget(self, owner: Owner) -> None:
         """The user is deleted: nothing of the user counts any more."""
@@ -344,6 +419,8 @@ class Relay:
                 rank_share=self._meter.share(Kind.RANK, self._slots, now),
                 ready_ratio=self._ready / self._signalled if self._signalled else None,
                 return_ratio=self._returns.p0(now),
+                steps=tuple((step.value, count) for step, count in self._expander.steps.items()),
+                reloads_skipped=tuple((why.value, n) for why, n in self._expander.skipped.items()),
                 precision=self._risk.precision,
                 recall=self._risk.recall,
                 enabled=self._enabled(),
@@ -394,6 +471,11 @@ class Relay:
             self._sizes.value,
             now,
         )
+
+    def _stored(self, tokens: int) -> Prefix | None:
+        """What a tier has of a prefix, already compared with it."""
+        served = self._served
+        return _Stored(tokens, served.prefix_bytes(tokens)) if served is not None and tokens else None
 
     def _t_life_s(self) -> float:
         return (self._budgets.t_life_ms or self._lives.t_life_ms) / 1000

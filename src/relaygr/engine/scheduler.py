@@ -15,8 +15,8 @@ from typing import Any
 
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.clock import Clock, MonotonicClock
-from relaygr.core.errors import NotReadyError, OverloadError, RelayError
-from relaygr.engine.chores import COPY_BYTES, Chores
+from relaygr.core.errors import NotReadyError, OverloadError
+from relaygr.engine.chores import Chores
 from relaygr.engine.deadlines import DeadlineTimer, deadline_ms
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
@@ -36,7 +36,10 @@ from relaygr.engine.jobs import (
 )
 from relaygr.engine.queues import FlightQueue, RankQueue
 from relaygr.engine.relay import Relay
-from relaygr.engine.requests import PrefetchResult, RankRequest
+from relaygr.engine.requests import RankRequest
+from relaygr.engine.tiers import Readable
+from relaygr.engine.worker import Worker
+from relaygr.relay.expander import Step
 
 log = logging.getLogger("relaygr.engine")
 
@@ -74,7 +77,7 @@ class Scheduler:
         """
         self.config = config or SchedulerConfig()
         self._relay, self._chores = relay, chores
-        self._engine, self._observer, self._fit, self._cost = engine, observer, fit, cost
+        self._engine, self._observer, self._cost = engine, observer, cost
         self._clock = clock or MonotonicClock()
         self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
         self._ranks = RankQueue(self.config.rank_queue_max)
@@ -83,6 +86,9 @@ class Scheduler:
         self._stage: str = "open"  # then "draining", then "closed"
         self._turn: Turn | None = None
         self._timer = DeadlineTimer(self._clock)
+        self._worker = Worker(
+            self._clock, self._chunk, fit, observer, relay, chores, land=self._land, back=self._back
+        )
         self._thread = threading.Thread(target=self._run, name="relaygr-executor", daemon=True)
         self._thread.start()
 
@@ -142,36 +148,43 @@ class Scheduler:
         """
         began_s = self._clock.now_s()
         self._check_open()
-        engine, now = self._engine, began_s
-        deadline_s = now + self._deadline_s(deadline_ms, self.config.prefix_deadline_ms)
-        tokens, readable = engine.locate(RankRequest(history, ()))
-        found = readable.device == tokens
-        cached, left_ms = max(readable), 0.0
-        if self._relay is not None:
-            wait_ms = self.wait_ms()
-            verdict = self._relay.decide((history.tenant, history.user), tokens, candidates, wait_ms, began_s)
-            if not verdict.admitted:
-                return PrefixAnswer(Admission.REJECTED, verdict.reason, tokens, cached, None)
-            left_ms = (verdict.pre_p99_ms or 0.0) * (tokens - cached) / max(tokens, 1)
-            if found:
-                self._relay.found((history.tenant, history.user), history)
-                with self._change:
-                    self._change.notify_all()
-        elif engine.model_config.cacheable != "append":
-            return PrefixAnswer(Admission.REJECTED, "not_reusable", tokens, 0, None)
-        if found:
-            return PrefixAnswer(Admission.HIT, "", tokens, cached, None)
-        flight = Flight(history, deadline_s, now, reloading=readable.host > readable.device)
-        flight.left_ms = left_ms
-        answer = self._board(flight, tokens, cached)
-        if self._relay is not None:
-            if answer.admission is Admission.JOINED:
-                self._relay.joined()
-            elif answer.admission is Admission.REJECTED:
-                self._relay.withdraw(flight.owner)
+        engine = self._engine
+        deadline_s = began_s + self._deadline_s(deadline_ms, self.config.prefix_deadline_ms)
+        tokens, found = engine.locate(RankRequest(history, ()))
+        flight = Flight(history, deadline_s, began_s, reloading=found.host > found.device)
+        refused = self._refusal(flight, engine, tokens, found, candidates)
+        if refused:
+            return PrefixAnswer(Admission.REJECTED, refused, tokens, max(found), None)
+        if found.device == tokens:
+            with self._change:
+                self._change.notify_all()  # what is found is to be held
+            return PrefixAnswer(Admission.HIT, "", tokens, tokens, None)
+        answer = self._board(flight, tokens, max(found))
+        if self._relay is not None and answer.admission is Admission.REJECTED:
+            self._relay.withdraw(flight.owner)
         if answer.flight is not None and answer.flight.deadline_s == deadline_s:
             self._timer.watch(answer.flight)
         return answer
+
+    def _refusal(
+        self, flight: Flight, engine: Engine, tokens: int, found: Readable, candidates: int | None
+    ) -> str:
+        """Why a signal is refused; empty if it is not, and then the flight knows how it begins."""
+        relay, history = self._relay, flight.history
+        if relay is None:
+            return "" if engine.model_config.cacheable == "append" else "not_reusable"
+        verdict = relay.decide(flight.owner, tokens, candidates, self.wait_ms(), flight.queued_s)
+        if not verdict.admitted:
+            return verdict.reason
+        ref = engine.ref(history)
+        if ref is None:  # without a history there is nothing to hold
+            relay.withdraw(flight.owner)
+            return ""
+        flight.left_ms = (verdict.pre_p99_ms or 0.0) * (tokens - max(found)) / max(tokens, 1)
+        device_ms = (verdict.pre_p99_ms or 0.0) * (tokens - found.device) / max(tokens, 1)
+        step = relay.prepare(history, ref, found, flight.queued_s, flight.deadline_s, device_ms).step
+        flight.reloading = step is Step.RELOAD
+        return ""
 
     def forget(self, tenant: str, user: str) -> int:
         """Drop everything of a user, queued and running work included; returns the cache entries dropped.
@@ -295,15 +308,12 @@ class Scheduler:
             batch = self._ranks.batch(most, self.config.rank_batch_tokens, now, self._cost)
             flight = None if batch else self._flights.take()
             idle = not batch and flight is None and self._stage == "open"
-            chores = self._chores if idle else None
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
-            if self._relay is not None:
-                guarded("settling holds", partial(self._relay.settle, turn.engine))
-            if chores is None:
-                self._work(turn)
-            elif chores.due(turn.engine):
-                chores.step(turn.engine)
+            if idle:
+                self._worker.idle(turn)
+            else:
+                self._worker.work(turn)
         finally:
             with self._change:
                 self._turn = None
@@ -330,73 +340,18 @@ class Scheduler:
                 return
             self._change.wait(left_s)
 
-    def _work(self, turn: Turn) -> None:
-        now = self._clock.now_s()
-        for job in turn.jobs():
-            if job.deadline_s <= now:  # the timer may be late
-                job.expire()
-        flight = turn.flight
-        if flight is not None and flight.waiting:
-            if self._relay is not None and not self._relay.wanted(flight.owner):
-                flight.cancel("its rankings are over")
-            else:
-                self._step(turn, flight)
-        if turn.batch:
-            self._rank(turn)
-
-    def _rank(self, turn: Turn) -> None:
-        relay = self._relay
-        laps = [] if relay is None else [(job, relay.enter(job)) for job in turn.batch]
-        began_s = self._clock.now_s()
-        turn.rank(self._clock, self._fit)
-        share_s = (self._clock.now_s() - began_s) / len(turn.batch)
-        for job, lap in laps:
-            assert relay is not None
-            relay.leave(lap, share_s, job)
-        if self._chores is not None:
-            self._chores.worked()
-            for job in turn.batch:
-                if job.done() and job.exception() is None:
-                    self._chores.ranked(job, job.result(), turn.engine)
-
-    def _step(self, turn: Turn, flight: Flight) -> None:
-        started, history = self._clock.now_s(), flight.history
-        flight.started_s = flight.started_s or started
-        if flight.reloading:
-            done = guarded("a reload", partial(turn.engine.reload_step, history, COPY_BYTES))
-            served: PrefetchResult | RelayError | None = done if isinstance(done, RelayError) else None
-            flight.reloading = done is False
-        else:
-            served = turn.step(history, self._chunk)
-        flight.done_s = self._clock.now_s()
-        flight.spent_s += flight.done_s - started
-        if isinstance(served, RelayError):
-            flight.resolve(served)
-            return
-        if served is None:
-            self._back(flight)
-            return
-        flight.stepped(served)
-        if self._observer is not None:
-            guarded("an observer", partial(self._observer.stepped, flight, flight.done_s - started))
-        if self._relay is not None:
-            self._relay.stepped(flight.owner, turn.engine, history)
-        with self._change:
-            # What the pool has no room for makes no progress.
-            unfinished = served.tokens_left > 0 and served.resident
-            if unfinished or flight.history is not history or self._engine is not turn.engine:
-                self._flights.back(flight)
-                return
-            self._flights.land(flight)
-        if self._relay is not None:
-            self._relay.landed(flight.owner, turn.engine, history, served.resident, flight.spent_s)
-        if self._chores is not None:
-            self._chores.worked()
-        flight.resolve(served)
-
     def _back(self, flight: Flight) -> None:
         with self._change:
             self._flights.back(flight)
+
+    def _land(self, turn: Turn, flight: Flight, history: UserHistory, finished: bool) -> bool:
+        """End a flight that has brought `history`; False if it has to go on."""
+        with self._change:
+            if not finished or flight.history is not history or self._engine is not turn.engine:
+                self._flights.back(flight)
+                return False
+            self._flights.land(flight)
+        return True
 
     def _ended(self, job: Future[Any]) -> None:
         """Runs once for each job, on the thread that answered it."""

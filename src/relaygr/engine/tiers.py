@@ -137,20 +137,20 @@ class Tiers:
         return self._spilling is not None or self._short_of(free_share) > 0
 
     def spill_step(
-        self, free_share: float, budget_bytes: int, now_s: float, worth: Callable[[Owner], bool]
+        self, free_share: float, budget_bytes: int, now_s: float, worth: Callable[[Ref], bool]
     ) -> bool:
         """Copy a part of the state that was used longest ago to the host; False if there is nothing to copy.
 
         Args:
             free_share: of the device pages, to be free or safe to take.
-            worth: whether a user's state is worth a place in host memory.
+            worth: whether a state is worth a place in host memory.
         """
         if self._carrier is None:
             return False
         if self._spilling is None:
             target = self._short_of(free_share)
             candidates = self.books.spill_candidates(target) if target > 0 else []
-            wanted = (ref for ref in candidates if worth((ref.tenant, ref.user)))
+            wanted = (ref for ref in candidates if worth(ref))
             begun = ((self._carrier.spill(ref, now_s)) for ref in wanted)
             self._spilling = next((one for one in begun if isinstance(one, Storing)), None)
             if self._spilling is None:

@@ -146,6 +146,8 @@ def _relay(relay: RelayState, model: str) -> Iterator[Metric]:
     yield _one("lead_p10_seconds", "Time until ranking that all but few have", model, relay.lead_ms / 1000)
     yield _one("t_life_seconds", "How long a prefix is held", model, relay.t_life_ms / 1000)
     yield _one("return_ratio", "Share of visits followed by another of the user", model, relay.return_ratio)
+    skipped = dict(relay.reloads_skipped)
+    yield _counts("reload_skipped_total", "Reloads that were not worth it", model, "reason", skipped)
     known = {
         "ready_before_rank_ratio": (relay.ready_ratio, "Share of rankings that found their prefix complete"),
         "trigger_at_risk_precision": (relay.precision, "Of requests called at risk, the share that was"),

@@ -1,0 +1,124 @@
+"""What the executor does in one turn: a rank batch, a step of a prefix, or chores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from relaygr.core.clock import Clock
+from relaygr.core.errors import RelayError
+from relaygr.engine.chores import COPY_BYTES, Chores
+from relaygr.engine.history import UserHistory
+from relaygr.engine.jobs import ChunkTokens, Fit, Flight, Observer, Turn, guarded
+from relaygr.engine.relay import Relay
+
+Land = Callable[[Turn, Flight, UserHistory, bool], bool]
+
+
+class Worker:
+    """Runs on the executor's thread; nothing that goes wrong in a turn ends it.
+
+    Args:
+        land: ends a flight, or puts it back and says False.
+        back: puts a flight back that has not ended.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        chunk: ChunkTokens,
+        fit: Fit | None,
+        observer: Observer | None,
+        relay: Relay | None,
+        chores: Chores | None,
+        *,
+        land: Land,
+        back: Callable[[Flight], None],
+    ) -> None:
+        self._clock, self._chunk, self._fit, self._observer = clock, chunk, fit, observer
+        self._relay, self._chores, self._land, self._back = relay, chores, land, back
+
+    def work(self, turn: Turn) -> None:
+        """Answer the batch, or bring the flight forward, as far as anybody still waits for them."""
+        self._settle(turn)
+        now = self._clock.now_s()
+        for job in turn.jobs():
+            if job.deadline_s <= now:  # the timer may be late
+                job.expire()
+        if turn.batch:
+            self._rank(turn)
+        elif turn.flight is not None and turn.flight.waiting:
+            self._fly(turn, turn.flight)
+
+    def idle(self, turn: Turn) -> None:
+        """Nothing waits."""
+        self._settle(turn)
+        if self._chores is not None and self._chores.due(turn.engine):
+            self._chores.step(turn.engine)
+
+    def _settle(self, turn: Turn) -> None:
+        if self._relay is not None:
+            guarded("settling holds", partial(self._relay.settle, turn.engine))
+
+    def _rank(self, turn: Turn) -> None:
+        relay = self._relay
+        laps = [] if relay is None else [(job, relay.enter(job)) for job in turn.batch]
+        began_s = self._clock.now_s()
+        turn.rank(self._clock, self._fit)
+        share_s = (self._clock.now_s() - began_s) / len(turn.batch)
+        for job, lap in laps:
+            assert relay is not None
+            relay.leave(lap, share_s, job)
+        if self._chores is not None:
+            self._chores.worked()
+            for job in turn.batch:
+                if job.done() and job.exception() is None:
+                    self._chores.ranked(job, job.result(), turn.engine)
+
+    def _fly(self, turn: Turn, flight: Flight) -> None:
+        if self._relay is not None and not self._relay.wanted(flight.owner):
+            flight.cancel("its rankings are over")
+            return
+        started = self._clock.now_s()
+        flight.started_s = flight.started_s or started
+        if flight.reloading:
+            self._reload(turn, flight, started)
+        else:
+            self._step(turn, flight, started)
+
+    def _reload(self, turn: Turn, flight: Flight, started: float) -> None:
+        relay = self._relay
+        if relay is None or relay.may_reload(flight.owner):
+            done = guarded("a reload", partial(turn.engine.reload_step, flight.history, COPY_BYTES))
+            flight.reload_s += self._clock.now_s() - started
+            if done is False:
+                self._back(flight)
+                return
+            if relay is not None:
+                relay.reloaded(flight.owner, flight.reload_s)
+                relay.stepped(flight.owner, turn.engine, flight.history)
+            flight.reloaded = done is True
+        flight.reloading = False
+        self._back(flight)
+
+    def _step(self, turn: Turn, flight: Flight, started: float) -> None:
+        history = flight.history
+        served = turn.step(history, self._chunk)
+        if isinstance(served, RelayError):
+            flight.resolve(served)
+            return
+        flight.done_s = self._clock.now_s()
+        flight.stepped(served, flight.done_s - started)
+        if self._observer is not None:
+            guarded("an observer", partial(self._observer.stepped, flight, flight.done_s - started))
+        if self._relay is not None:
+            self._relay.stepped(flight.owner, turn.engine, history)
+        # What the pool has no room for makes no progress.
+        if not self._land(turn, flight, history, not (served.tokens_left > 0 and served.resident)):
+            return
+        if self._relay is not None:
+            spent_s = flight.spent_s if flight.computed else 0.0
+            self._relay.landed(flight.owner, turn.engine, history, served.resident, spent_s)
+        if self._chores is not None:
+            self._chores.worked()
+        flight.resolve(served)
