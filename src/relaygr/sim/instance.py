@@ -35,7 +35,7 @@ class Instance:
         self.site = site
         self.preparing, self.spills = Preparing(site, self._wake, self._queue), Spills(site)
         self.scoring = Scoring(site, self.preparing, done, self._wake)
-        self.holds = site.keeper.holds
+        self.keeper, self.holds = site.keeper, site.keeper.holds
         self.gate = Gate(world.trigger, self.holds, world.slots)
         self.machine = Machine(site.timeline, world.slots, self)
         self.copying = Machine(site.timeline, 1, _Copies(self)) if not world.shared_copies else self.machine

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from relaygr.cache.lease import ReadLease
 from relaygr.relay.holds import HoldBook, Left, State
 from relaygr.sim.shelf import Shelf
@@ -32,6 +34,10 @@ class Keeper:
         self._drop(user)
         if lease is not None:
             self._leases[user] = lease
+
+    def users(self) -> Iterator[int]:
+        """Whose prefixes are kept."""
+        return iter(self._leases)
 
     def held(self, user: int) -> int:
         """Tokens of the user's prefix that are kept on the device for its rankings."""

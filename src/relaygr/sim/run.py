@@ -12,6 +12,8 @@ from relaygr.sim.traffic import Traffic
 from relaygr.sim.workload import Workload, generate
 from relaygr.sim.world import World
 
+_WINDOWS = 40
+
 
 def simulate(world: World, traffic: Traffic) -> Result:
     """Serve the requests of `traffic`; equal arguments give equal results."""
@@ -20,7 +22,10 @@ def simulate(world: World, traffic: Traffic) -> Result:
 
 def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
     """`simulate` for requests that are there already."""
-    timeline, tally = Timeline(), Tally(short_length)
+    timeline = Timeline()
+    counted = workload.time_s[workload.counted]
+    begin_s, end_s = float(counted[0]), float(counted[-1])
+    tally = Tally(begin_s, max((end_s - begin_s) / _WINDOWS, 1e-6), short_length)
     longest = int((workload.before + workload.new).max()) if len(workload) else 0
     fleet = Fleet(world, timeline, tally, longest)
     requests = iter(workload)
@@ -34,9 +39,8 @@ def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
 
     lookahead: Iterator[float] = iter(workload.time_s.tolist())
     fleet.expected = len(workload)
-    counted = workload.time_s[workload.counted]
     for change in world.changes:
-        timeline.at(float(counted[0]) + change.time_s, apply, fleet, change)
+        timeline.at(begin_s + change.time_s, apply, fleet, change)
     first = next(lookahead, None)
     if first is not None:
         timeline.at(first, feed)
@@ -50,10 +54,12 @@ def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:
     instances = fleet.instances
     whole_s = timeline.now_s * sum(one.machine.slots for one in instances)
     admitted = max(tally.admitted(), 1)
+    ranked = [one.site.counts.ranked for one in instances]
     return Result(
         requests=tally.requests,
         rate=tally.requests / seconds,
         good=tally.good,
+        in_time=tally.in_time,
         valid=tally.valid,
         latency=times(tally.latency),
         wait=times(tally.wait),
@@ -74,4 +80,6 @@ def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:
         reloads=sum(one.site.counts.reloads for one in instances),
         spills=sum(one.site.counts.spills for one in instances),
         fetches=fleet.fetches,
+        load_max_over_mean=max(ranked) * len(ranked) / max(sum(ranked), 1),
+        windows=tally.windows(),
     )

@@ -97,6 +97,7 @@ class Scoring:
     def _ended(self, batch: Batch) -> None:
         site, now = self._site, self._site.now_s
         site.latency.observe(batch.shapes, batch.ms)
+        site.counts.ranked += len(batch.visits)
         site.meter.serve(Kind.RANK, batch.ms, now, len(batch.visits))
         for visit, lease in zip(batch.visits, batch.leases, strict=True):
             if lease is not None:

@@ -21,10 +21,11 @@ class Counts:
     """Since the start.
 
     Attributes:
-        computed: history tokens of chunks; `wasted`: holds that no ranking used.
+        ranked: rankings; `computed`: history tokens of chunks; `wasted`: holds that no ranking used.
         copied_in_bytes, copied_out_bytes: from and to host memory.
     """
 
+    ranked: int = 0
     computed: int = 0
     chunks: int = 0
     wasted: int = 0

@@ -29,13 +29,26 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     max: float = 0.0
 
 
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests whose trigger fell into a stretch of the load; `time_s` is its beginning, from the first one.
+
+    Attributes:
+        hits: rankings that found their whole prefix.
+    """
+
+    time_s: float
+    requests: int = 0
+    good: int = 0
+    hits: int = 0
+
+
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One simulated load; its warm-up is in none of the numbers.
 
     Attributes:
         requests: that count; `rate` of them came a second.
-        good: scores of the whole history within the rank budget; `valid`: of any history within the
-            request's.
+        good: scores of the whole history within the rank budget; `in_time`: of any history; `valid`: of any
+            within the request's budget.
         latency: from the time ranking was due to the answer; `wait`: until its pass began; `work`: its pass.
         short: latency of the short histories of a mixed load.
         paths, reasons, outcomes: what served the rankings, what the trigger said, what pre-inference did.
@@ -47,11 +60,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
         ready_before: of the admitted ones, those whose prefix was complete when their ranking was due.
         wasted: prefixes that no ranking used, as a share of those computed.
         owners_differ: share of the requests with both laps that went to two instances.
+        reloads, spills: copies from and to host memory; `fetches`: from other instances.
+        load_max_over_mean: the busiest instance's rankings over the mean.
+        windows: the load in stretches of equal length.
     """
 
     requests: int
     rate: float
     good: int
+    in_time: int
     valid: int
     latency: Times
     wait: Times
@@ -72,6 +89,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     reloads: int
     spills: int
     fetches: int
+    load_max_over_mean: float
+    windows: list[Window]
 
     @property
     def good_share(self) -> float:
@@ -85,9 +104,15 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Tally:
     """Adds up visits that ended; made anew for every simulation."""
 
-    def __init__(self, short_length: int = 0) -> None:
+    def __init__(self, begin_s: float, window_s: float, short_length: int = 0) -> None:
+        """
+        Args:
+            begin_s: when the first counted request comes; windows of `window_s` follow from there.
+            short_length: histories up to this are also kept apart.
+        """
+        self._begin_s = begin_s
         self._short = short_length
-        self.requests = self.good = self.valid = self.served = 0
+        self.requests = self.good = self.in_time = self.valid = self.served = 0
         self.first_s, self.last_s = float("inf"), 0.0
         self.latency, self.wait, self.work, self.short = (array("d") for _ in range(4))
         self.paths: Counter[str] = Counter()
@@ -95,6 +120,8 @@ class Tally:
         self.outcomes: Counter[str] = Counter()
         self.late: Counter[str] = Counter()
         self.inline = self.hits = self.ready = self.both = self.differ = 0
+        self._window_s = window_s
+        self._windows: dict[int, list[int]] = {}
 
     def add(self, visit: Visit) -> None:
         """A visit has its answer."""
@@ -108,6 +135,8 @@ class Tally:
         self.served += visit.served
         self.inline += visit.missing
         self.valid += visit.valid
+        self.in_time += visit.in_time
+        self._note(visit)
         if visit.good:
             self.good += 1
         else:
@@ -126,6 +155,20 @@ class Tally:
         self.work.append(visit.done_s - visit.started_s)
         if visit.tokens <= self._short:
             self.short.append(visit.done_s - visit.due_s)
+
+    def windows(self) -> list[Window]:
+        """In order of time, without those that nobody came in."""
+        return [
+            Window(time_s=number * self._window_s, requests=requests, good=good, hits=hits)
+            for number, (requests, good, hits) in sorted(self._windows.items())
+        ]
+
+    def _note(self, visit: Visit) -> None:
+        number = int((visit.request.time_s - self._begin_s) / self._window_s)
+        window = self._windows.setdefault(number, [0, 0, 0])
+        window[0] += 1
+        window[1] += visit.good
+        window[2] += visit.path in ("hit", "reloaded")
 
     def admitted(self) -> int:
         return sum(self.outcomes.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -32,11 +31,18 @@ class Timeline:
     def after(self, delay_s: float, action: Action, *args: Any) -> None:
         self.at(self.now_s + delay_s, action, *args)
 
-    def run(self, until_s: float = math.inf) -> int:
-        """Everything up to and including `until_s`; returns the number of events."""
+    def step(self, events: int = 1) -> int:
+        """The next `events` events; returns how many there were."""
         heap, done = self._heap, 0
-        while heap and heap[0][0] <= until_s:
+        while heap and done < events:
             self.now_s, _, action, args = heapq.heappop(heap)
             action(*args)
             done += 1
+        return done
+
+    def run(self) -> int:
+        """Everything there is; returns the number of events."""
+        done = 0
+        while more := self.step(1 << 20):
+            done += more
         return done

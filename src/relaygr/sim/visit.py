@@ -77,7 +77,12 @@ class Visit:
     @property
     def good(self) -> bool:
         """All of the history, within the rank budget."""
-        return self.served == self.tokens and self.valid and self.done_s <= self.rank_by_s
+        return self.served == self.tokens and self.in_time
+
+    @property
+    def in_time(self) -> bool:
+        """Of any history, within the rank budget."""
+        return self.valid and self.done_s <= self.rank_by_s
 
     @property
     def valid(self) -> bool:
