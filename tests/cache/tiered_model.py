@@ -185,6 +185,16 @@ class TieredModel(BooksModel):
         assert not flight.lease.live
         assert not self.tiers.running(flight.plan)
 
+    def cancel_flight(self) -> None:
+        """Cancel a transfer at whatever stage it is."""
+        if self.flights:
+            flight = self.flights.pop(self.rng.randrange(len(self.flights)))
+            if isinstance(flight.plan, LoadPlan):
+                assert self.books.complete_load(flight.plan, ok=False) is False
+            else:
+                assert self.books.complete_store(flight.plan, ok=False) is False
+            assert not flight.lease.live
+
     def finish_load(self, flight: Flight, plan: LoadPlan, ok: bool) -> None:
         key, damaged = key_of(plan.ref), self.rng.random() < 0.05
         visible = ok and not damaged and not flight.cancelled
