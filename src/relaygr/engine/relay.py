@@ -188,6 +188,7 @@ class Relay:
             pre_wait_ms: until a new pre-inference would begin.
             began_s: when the signal came.
         """
+        asked_s = self._clock.now_s()
         with self._lock:
             verdict = self._decide(owner, tokens, candidates, pre_wait_ms)
             now = self._clock.now_s()
@@ -198,7 +199,7 @@ class Relay:
                 if len(self._signals) > _SIGNALS_MAX:
                     self._signals.popitem(last=False)
         if self._observer is not None:
-            self._observer.decided(verdict, now - began_s)
+            self._observer.decided(verdict, now - asked_s)
         return verdict
 
     def prepare(
@@ -351,6 +352,7 @@ class Relay:
             candidates = len(job.request.candidates)
             alone_ms = build.latency.coefficients.full_ms(job.tokens, 0, candidates)
             waited_ms = (job.started_s - job.queued_s) * 1000
+            # Computed whole, behind the queue that it met.
             self._risk.observe(signal.at_risk, alone_ms + waited_ms > build.budgets.b_rank_ms)
 
     def settle(self, engine: Engine) -> None:
