@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,10 +14,13 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from relaygr.client import AsyncClient, Client, Door, PrefixSignal
+
 T = TypeVar("T")
 Reply = Callable[["Seen"], Awaitable[bytes | None]]
 """The bytes of an answer; None resets the connection."""
 
+FOUND = [3, 9, 4]
 SIGNAL = {
     "user": "u",
     "admission": "admitted",
@@ -180,7 +184,49 @@ def ranked(count: int, order: Any, user: str = "u") -> dict[str, Any]:
     }
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]], limit_s: float = 20.0) -> T:
+class Noting(Client):
+    """A client whose `after_signal` is a retrieval that ends when the signal is known to the cascade."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door)
+        self.ended = threading.Event()
+
+    def prefix(self, *arguments: Any, **options: Any) -> PrefixSignal:
+        try:
+            return super().prefix(*arguments, **options)
+        finally:
+            self.ended.set()
+
+    def after_signal(self, user: str, request: Any) -> list[int]:
+        assert self.ended.wait(30)
+        time.sleep(0.1)  # until its thread has told the cascade
+        return FOUND
+
+
+class AsyncNoting(AsyncClient):
+    """As `Noting`."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door)
+        self.ended = threading.Event()
+
+    async def prefix(self, *arguments: Any, **options: Any) -> PrefixSignal:
+        try:
+            return await super().prefix(*arguments, **options)
+        finally:
+            self.ended.set()
+
+    def after_signal(self, user: str, request: Any) -> list[int]:
+        assert self.ended.wait(30)
+        return FOUND
+
+
+def after_signal(user: str, request: Any) -> list[int]:
+    """Stands for the client's own `after_signal`."""
+    raise NotImplementedError
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]], limit_s: float = 60.0) -> T:
     """Run `main`; nothing of it may be left behind, and the loop may have nothing to complain about."""
     complaints: list[dict[str, Any]] = []
 

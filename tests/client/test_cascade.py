@@ -6,14 +6,26 @@ import asyncio
 import contextvars
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from cascade_server import SIGNAL, Seen, StubServer, answering, hanging, http, ranking, run
+from cascade_server import (
+    FOUND,
+    SIGNAL,
+    AsyncNoting,
+    Noting,
+    Seen,
+    StubServer,
+    after_signal,
+    answering,
+    hanging,
+    http,
+    ranking,
+    run,
+)
 
 from relaygr.client import (
     Admission,
@@ -28,8 +40,6 @@ from relaygr.client import (
     SyncCascade,
     history,
 )
-
-FOUND = [3, 9, 4]
 
 
 @dataclass
@@ -53,15 +63,21 @@ class Both:
     ) -> tuple[list[Recommendation], dict[Admission, int]]:
         door = door or Door(server.url)
         if not self.asynchronous:
-            with Client(door) as client, SyncCascade(client, **options) as cascade:
+            with Noting(door) as client, SyncCascade(client, **_own(client, options)) as cascade:
                 return [cascade.recommend(*one, **call or {}) for one in asked], cascade.signals
 
         async def main() -> tuple[list[Recommendation], dict[Admission, int]]:
-            async with AsyncClient(door) as client:
-                cascade = Cascade(client, **options)
+            async with AsyncNoting(door) as client:
+                cascade = Cascade(client, **_own(client, options))
                 return [await cascade.recommend(*one, **call or {}) for one in asked], cascade.signals
 
         return run(main)
+
+
+def _own(client: Noting | AsyncNoting, options: dict[str, Any]) -> dict[str, Any]:
+    if options.get("retrieve") is after_signal:
+        return {**options, "retrieve": client.after_signal}
+    return options
 
 
 @pytest.fixture(params=[False, True], ids=["sync", "async"])
@@ -73,22 +89,9 @@ def found(user: str, request: Any) -> list[int]:
     return FOUND
 
 
-def known(server: StubServer) -> Callable[[str, Any], list[int]]:
-    """Retrieval that takes until the signal was answered."""
-
-    def retrieve(user: str, request: Any) -> list[int]:
-        end_s = time.monotonic() + 10
-        while not (server.signals and server.signals[-1].answered) and time.monotonic() < end_s:
-            time.sleep(0.002)
-        time.sleep(0.05)  # for the answer to arrive
-        return FOUND
-
-    return retrieve
-
-
 def test_the_answer_of_a_request(both: Both) -> None:
     with StubServer() as server:
-        (answer,) = both(server, ("ann", None), retrieve=known(server), call={"top_k": 2})
+        (answer,) = both(server, ("ann", None), retrieve=after_signal, call={"top_k": 2})
     assert (answer.user, answer.items, answer.candidates) == ("ann", [9, 4], FOUND)
     assert answer.ranking is not None
     assert answer.ranking.path == "hit"
@@ -136,7 +139,7 @@ def test_what_both_laps_say(both: Both) -> None:
     }
     with StubServer() as server:
         both(
-            server, ("u", 0), retrieve=known(server), candidates=64, budget_ms=40, deadline_ms=9000, call=call
+            server, ("u", 0), retrieve=after_signal, candidates=64, budget_ms=40, deadline_ms=9000, call=call
         )
     (signal,), (rank,) = server.signals, server.ranks
     for lap in (signal, rank):
@@ -156,7 +159,7 @@ def test_the_budget_is_no_more_than_what_is_left(both: Both) -> None:
 def test_ranking_goes_where_the_signal_was_answered(both: Both) -> None:
     headers = {"x-relay-owner": "rank-3", "x-relay-epoch": "12"}
     with StubServer(signal=answering(SIGNAL, headers=headers)) as server:
-        (answer,) = both(server, ("u", 0), retrieve=known(server))
+        (answer,) = both(server, ("u", 0), retrieve=after_signal)
     assert {name: server.ranks[0].headers[name] for name in headers} == headers
     assert answer.signal.hint is not None
     assert answer.signal.hint.owner == "rank-3"
@@ -166,7 +169,7 @@ def test_ranking_goes_where_the_signal_was_answered(both: Both) -> None:
 def test_what_the_server_says_of_a_signal(both: Both, word: str) -> None:
     signal = answering({**SIGNAL, "admission": word, "reason": "load" if word == "rejected" else ""})
     with StubServer(signal=signal) as server:
-        (answer,), counts = both.counted(server, ("u", 0), retrieve=known(server))
+        (answer,), counts = both.counted(server, ("u", 0), retrieve=after_signal)
     newer = word == "of_a_newer_server"
     assert answer.signal.admission == (Admission.OTHER if newer else Admission(word))
     assert answer.signal.reason == {"rejected": "load", "of_a_newer_server": word}.get(word, "")
@@ -426,17 +429,10 @@ def test_signals_that_fail_use_up_no_retries_of_ranking(both: Both) -> None:
     async def rank(seen: Seen) -> bytes:
         return next(tries, None) or await ranking(seen)
 
-    def retrieve(user: str, request: Any) -> list[int]:
-        end_s = time.monotonic() + 10
-        while len(server.signals) < 2 and time.monotonic() < end_s:
-            time.sleep(0.002)
-        time.sleep(0.05)  # for the second answer to arrive
-        return FOUND
-
     # One retry in all, and none is earned: the signal takes the one of its own.
     policy = RetryPolicy(base_ms=1, cap_ms=2, budget_burst=1, budget_ratio=0)
     with StubServer(signal=answering({}, 503), rank=rank) as server:
-        (answer,) = both(server, ("u", 0), door=Door(server.url, retries=policy), retrieve=retrieve)
+        (answer,) = both(server, ("u", 0), door=Door(server.url, retries=policy), retrieve=after_signal)
     assert answer.items == [9, 4, 3]
     assert answer.signal.admission is Admission.FAILED
     assert (len(server.signals), len(server.ranks)) == (2, 2)

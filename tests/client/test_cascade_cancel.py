@@ -9,11 +9,9 @@ import time
 from typing import Any
 
 import pytest
-from cascade_server import Seen, StubServer, hanging, ranking, run
+from cascade_server import FOUND, Seen, StubServer, hanging, ranking, run
 
-from relaygr.client import Admission, AsyncClient, Cascade, DeadlineExceededError
-
-FOUND = [3, 9, 4]
+from relaygr.client import Admission, AsyncClient, Cascade, DeadlineExceededError, PrefixSignal
 
 
 async def until(condition: Any) -> None:
@@ -120,6 +118,40 @@ def test_cancelled_twice() -> None:
                 assert sum(cascade.signals.values()) == 1
 
         run(main)
+
+
+class Stubborn(AsyncClient):
+    """Its signal takes some time to let go, and then fails."""
+
+    async def prefix(self, *arguments: Any, **options: Any) -> PrefixSignal:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            raise ValueError("while letting go") from None
+        raise AssertionError
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_nobody_complains_about_a_signal_that_fails_while_it_lets_go(times: int) -> None:
+    async def main() -> None:
+        async def retrieve(user: str, request: Any) -> list[int]:
+            await asyncio.sleep(3600)
+            return FOUND
+
+        async with Stubborn("http://127.0.0.1:9") as client:
+            cascade = Cascade(client, retrieve=retrieve)
+            task = asyncio.create_task(cascade.recommend("u"))
+            await asyncio.sleep(0.01)
+            for _ in range(times):
+                task.cancel()
+                await asyncio.sleep(0.01)
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await until(lambda: len(asyncio.all_tasks()) == 1)
+            assert cascade.signals[Admission.FAILED if times == 1 else Admission.UNANSWERED] == 1
+
+    run(main)
 
 
 @pytest.mark.parametrize("stage", ["retrieve", "preprocess"])

@@ -11,10 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from cascade_server import (
+    FOUND,
     SIGNAL,
+    AsyncNoting,
+    Noting,
     Reply,
     Seen,
     StubServer,
+    after_signal,
     answering,
     hanging,
     http,
@@ -43,19 +47,21 @@ from relaygr.client import (
     UnavailableError,
 )
 
-FOUND = [3, 9, 4]
 PATIENT = RetryPolicy(base_ms=1.0, cap_ms=2.0)
 
 
 def ask(asynchronous: bool, door: Door, retrieve: Any, users: int = 1) -> list[Recommendation]:
     """A request of each user: all at once, or one after another in a thread."""
     if not asynchronous:
-        with Client(door) as client, SyncCascade(client, retrieve=retrieve) as cascade:
-            return [cascade.recommend(f"u{number}") for number in range(users)]
+        with Noting(door) as client:
+            own = client.after_signal if retrieve is after_signal else retrieve
+            with SyncCascade(client, retrieve=own) as cascade:
+                return [cascade.recommend(f"u{number}") for number in range(users)]
 
     async def main() -> list[Recommendation]:
-        async with AsyncClient(door) as client:
-            cascade = Cascade(client, retrieve=retrieve)
+        async with AsyncNoting(door) as client:
+            own = client.after_signal if retrieve is after_signal else retrieve
+            cascade = Cascade(client, retrieve=own)
             return list(await asyncio.gather(*(cascade.recommend(f"u{number}") for number in range(users))))
 
     return run(main)
@@ -101,13 +107,13 @@ def test_a_hostile_signal_changes_nothing(hostile: str, asynchronous: bool) -> N
     assert (answer.signal.error is None) == (answer.signal.admission is Admission.UNANSWERED)
 
 
-def arrived(server: StubServer, more_s: float = 0.03) -> Any:
+def arrived(server: StubServer) -> Any:
     """Retrieval that ends some time after the signal has arrived."""
 
     def retrieve(user: str, request: Any) -> list[int]:
         while not server.signals:
             time.sleep(0.002)
-        time.sleep(more_s)
+        time.sleep(0.03)
         return FOUND
 
     return retrieve
@@ -131,7 +137,7 @@ def test_an_answer_says_what_became_of_its_signal(
 ) -> None:
     with StubServer(signal=HOSTILE[hostile]) as server:
         door = Door(server.url, retries=replace(PATIENT, attempts=1))
-        (answer,) = ask(asynchronous, door, arrived(server, 0.15))
+        (answer,) = ask(asynchronous, door, after_signal)
     assert answer.signal.admission is Admission.FAILED
     assert type(answer.signal.error) is kind
     assert answer.signal.reason == kind.__name__

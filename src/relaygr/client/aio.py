@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -188,6 +189,19 @@ class AsyncClient:
             await asyncio.sleep(result.pause_s)
 
     async def _attempt(self, lane: _Lane, exchange: Exchange[A], outgoing: Outgoing) -> Reply:
+        # A request that is cancelled again while its connection is being closed, by its caller and by its
+        # deadline for instance, would leave the pool with a connection that it counts as busy for ever. In a
+        # task of its own it is cancelled once.
+        sending = asyncio.create_task(self._send(lane, exchange, outgoing))
+        try:
+            await asyncio.wait({sending})
+        except asyncio.CancelledError:
+            sending.cancel()
+            await _ended(sending)
+            raise
+        return sending.result()
+
+    async def _send(self, lane: _Lane, exchange: Exchange[A], outgoing: Outgoing) -> Reply:
         body = bytearray()
         async with lane.http.stream(
             outgoing.method,
@@ -201,3 +215,12 @@ class AsyncClient:
                 if len(body) > lane.terms.answer_bytes:
                     raise exchange.too_long()
         return Reply(response.status_code, bytes(body), hint_of(response.headers))
+
+
+async def _ended(task: asyncio.Task[Reply]) -> None:
+    """Wait for the end of a task that was cancelled; that this one is cancelled again changes nothing."""
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # of use to nobody any more
