@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Protocol
 
 from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
 from relaygr.core.clock import Clock
@@ -13,6 +11,7 @@ from relaygr.core.state import Prefix, Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import RankJob, Signal
+from relaygr.engine.laps import Lap, Owner, RelayObserver, RelayState, Served, Stored
 from relaygr.engine.tiers import Readable
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.relay.expander import Decision, Expander, Spill, Step
@@ -24,98 +23,14 @@ from relaygr.relay.loads import Kind, LoadMeter
 from relaygr.relay.quantile import QuantileWindow
 from relaygr.relay.returns import Returns
 from relaygr.relay.risk import RiskScore
-from relaygr.relay.trigger import Build, Meta, Reason, Trigger, Verdict
+from relaygr.relay.trigger import Meta, Reason, Trigger, Verdict
 from relaygr.relay.trigger import Owner as Instance
-
-Owner = tuple[str, str]
 
 _SIZES = 1000
 _SIGNALS_MAX = 65_536
 _RATES_EVERY_S = 0.05
 _LINK_BYTES_PER_S = 2e9  # until copies were measured
 _LEASE_LIVES = 4.0  # a lease that outlives its hold by so much was forgotten
-
-
-class RelayObserver(Protocol):
-    """Hears what the relay does, on whatever thread did it; must be quick."""
-
-    def decided(self, verdict: Verdict, seconds: float) -> None:
-        """A signal was decided on, in so long."""
-
-    def lead(self, seconds: float, ready: bool) -> None:
-        """A ranking came so long after its signal, and found its prefix complete or not."""
-
-    def left(self, cause: Cause) -> None:
-        """A prefix is live no longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """One model as the relay sees it; a new one starts with nothing held.
-
-    Attributes:
-        build: its name, whether it relays, its speed.
-        token_bytes: of one token on the device, all layers.
-        page_tokens: prefixes take whole pages.
-    """
-
-    build: Build
-    token_bytes: int
-    page_tokens: int
-
-    def prefix_bytes(self, tokens: int) -> int:
-        return -(-tokens // self.page_tokens) * self.page_tokens * self.token_bytes
-
-
-@dataclass(slots=True)
-class Lap:
-    """A ranking in progress: its hold on the prefix, if there is one."""
-
-    owner: Owner
-    book: HoldBook[Owner]
-    generation: int | None
-    pinned: bool
-    started_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    tokens: int
-    nbytes: int
-
-    def valid_for(self, ref: Ref) -> int:
-        return self.tokens
-
-
-@dataclass(frozen=True, slots=True)
-class RelayState:
-    """For metrics and feedback.
-
-    Attributes:
-        live_bytes: by state; bound_bytes: what they may not exceed together.
-        rank_share: of the model slots, what ranking takes.
-        ready_ratio: share of rankings with a signal that found the prefix complete; None before any.
-        return_ratio: share of visits that were followed by another of the same user.
-        steps: admitted signals, by how their prefix gets ready; reloads_skipped: by why.
-        precision, recall: of the trigger's prediction of risk; None before any.
-        enabled: for the build that is served.
-    """
-
-    live_bytes: tuple[tuple[str, int], ...]
-    bound_bytes: int
-    entries: int
-    q_rate_per_s: float
-    q_load_per_s: float
-    lead_ms: float
-    t_life_ms: float
-    rank_share: float
-    ready_ratio: float | None
-    return_ratio: float
-    steps: tuple[tuple[str, int], ...]
-    reloads_skipped: tuple[tuple[str, int], ...]
-    precision: float | None
-    recall: float | None
-    enabled: bool
 
 
 class Relay:
@@ -477,7 +392,7 @@ class Relay:
     def _stored(self, tokens: int) -> Prefix | None:
         """What a tier has of a prefix, already compared with it."""
         served = self._served
-        return _Stored(tokens, served.prefix_bytes(tokens)) if served is not None and tokens else None
+        return Stored(tokens, served.prefix_bytes(tokens)) if served is not None and tokens else None
 
     def _t_life_s(self) -> float:
         return (self._budgets.t_life_ms or self._lives.t_life_ms) / 1000

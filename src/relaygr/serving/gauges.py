@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from relaygr import __version__
 from relaygr.cache.interface import HostStats, Stats
 from relaygr.engine.jobs import Load
-from relaygr.engine.relay import RelayState
+from relaygr.engine.laps import RelayState
 from relaygr.relay.ratios import ErrorRatio
 from relaygr.serving.snapshot import ModelFacts
 

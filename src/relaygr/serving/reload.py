@@ -16,7 +16,7 @@ from relaygr.config.settings import Config, EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
-from relaygr.engine.relay import Served as RelayedModel
+from relaygr.engine.laps import Served as RelayedModel
 from relaygr.engine.shadow import FP32_EPSILON
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
