@@ -25,7 +25,6 @@ class RelayConfig(Section, frozen=True, kw_only=True):
             measuring what it is good for.
         h_relay_share, h_relay_bytes: the bound on device bytes of live prefixes, as a share of
             `engine.device_bytes`, or in bytes if not 0.
-        suffix_min_tokens: newest tokens that pre-inference leaves to ranking, rounded up to whole pages.
         len_bucket_tokens: a shortened history is a multiple of this.
         epsilon_limit: largest difference between cached and uncached scores; `auto` is 1e-5 of the scores'
             scale in fp32, and measured when the model is loaded for other types.
@@ -36,7 +35,6 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     LIMITS: ClassVar[Mapping[str, Range]] = {
         "h_relay_share": Range(0, 1, open_low=True),
         "h_relay_bytes": Range(0, 16 * 1024 * GIB),
-        "suffix_min_tokens": Range(0, 1 << 20),
         "len_bucket_tokens": Range(1, 1 << 20),
         "shadow_rate": Range(0, 1),
     }
@@ -47,7 +45,6 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     reuse: bool = True
     h_relay_share: float = 0.5
     h_relay_bytes: int = 0
-    suffix_min_tokens: int = 0
     len_bucket_tokens: int = 128
     epsilon_limit: float | Literal["auto"] = "auto"
     shadow_rate: float = 0.01
@@ -116,7 +113,6 @@ class HostConfig(Section, frozen=True, kw_only=True):
         reload_bytes_per_s: cap on reloads; 0 goes by the measured speed.
         spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
         spill_queue_max: spills that wait.
-        interference_max: what spills and reloads may add to the P99 of ranking, as a share.
         checksum_share: of the pages of a state, how many are checked when it is reloaded; 0 checks none.
     """
 
@@ -130,7 +126,6 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "reload_bytes_per_s": Range(0, 1e13),
         "spill_min_reuse": Range(0, 1),
         "spill_queue_max": Range(1, 65_536),
-        "interference_max": Range(0, 10),
         "checksum_share": Range(0, 1),
     }
 
@@ -142,7 +137,6 @@ class HostConfig(Section, frozen=True, kw_only=True):
     reload_bytes_per_s: float = 0.0
     spill_min_reuse: float = 0.2
     spill_queue_max: int = 64
-    interference_max: float = 0.05
     checksum_share: float = 0.01
 
 

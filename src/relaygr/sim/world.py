@@ -96,11 +96,6 @@ class World(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Device bytes of a prefix, in whole pages."""
         return -(-tokens // self.page_tokens) * self.page_bytes
 
-    def prefix_tokens(self, tokens: int) -> int:
-        """The part of a history that pre-inference may compute: the newest tokens are left to ranking."""
-        left = -(-self.relay.suffix_min_tokens // self.page_tokens) * self.page_tokens
-        return max(tokens - left, 0)
-
 
 def budgets_of(costs: Costs, rank_taus: float = 2.0, chunk_taus: float = 0.0) -> Budgets:
     """The budgets that a server derives from its calibration, with a ranking budget in units of tau.
