@@ -75,7 +75,7 @@ class Fleet:
         world = self._world
         visit = Visit(
             request,
-            world.prefix_tokens(request.tokens),
+            request.tokens,
             world.budgets.b_rank_ms / 1000,
             world.budgets.b_pipe_ms / 1000,
         )
@@ -97,7 +97,7 @@ class Fleet:
         shelf = Shelf(books, self._refs, world.budgets.b_pipe_ms / 1000, fingerprint(build))
         holds: HoldBook[int] = HoldBook(world.h_relay_bytes, world.budgets.t_life_ms / 1000)
         keeper = Keeper(shelf, holds)
-        site = Site(world, self._timeline, keeper, self._latency, self._plans, self._noise)
+        site = Site.of(world, self._timeline, keeper, self._latency, self._plans, self._noise)
         return Instance(site, self._done)
 
     def hear(self) -> None:

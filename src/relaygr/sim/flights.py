@@ -22,7 +22,7 @@ class Flight:
         load, load_left: the copy that was begun, and the seconds of it that are left.
         spent_s: time of a slot that its chunks took.
         wanted: False when ranking has computed the rest, or nobody waits any more.
-        running: it has a slot now.
+        running: it has a slot now; `ranked`: a ranking of the user has begun since.
         plan, ends_s: of the run that is going on.
         ends_at_s: when the copy that runs will end, if nothing cuts it.
         visits: whose rankings it is for; `waiting` are those that are due and wait for its copy.
@@ -39,6 +39,7 @@ class Flight:
     spent_s: float = 0.0
     wanted: bool = True
     running: bool = False
+    ranked: bool = False
     plan: ChunkPlan = field(default=ChunkPlan((), ()))
     ends_s: tuple[float, ...] = ()
     ends_at_s: float = 0.0

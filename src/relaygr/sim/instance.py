@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 
 from relaygr.core.ids import Fingerprint
+from relaygr.relay.expander import Step
 from relaygr.relay.gate import Gate
 from relaygr.relay.loads import Kind
 from relaygr.relay.quantile import QuantileWindow
@@ -52,7 +53,7 @@ class Instance:
             return
         visit.claimed = True
         flight = self.preparing.begin(visit)
-        if visit.outcome in ("hit", "joined"):
+        if visit.outcome in (Step.HOLD, Step.JOIN):
             self.gate.refund()
         elif flight is not None and flight.reloading:
             self.copying.poke(RELOAD, flight.deadline_s)
@@ -65,7 +66,7 @@ class Instance:
         if not self.alive or len(self.scoring) >= site.world.scheduler.rank_queue_max:
             return False
         self.expire()
-        self.spills.returns.visit(visit.user, site.now_s)
+        site.returns.visit(visit.user, site.now_s)
         if not self.preparing.waits(visit):
             self._queue(visit)
         return True

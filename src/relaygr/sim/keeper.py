@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from relaygr.cache.lease import ReadLease
-from relaygr.relay.holds import HoldBook, Left, State
+from relaygr.relay.holds import HoldBook, Left
 from relaygr.sim.shelf import Shelf
 from relaygr.sim.visit import Visit
 
@@ -45,25 +45,16 @@ class Keeper:
         return lease.tokens if lease is not None else 0
 
     def pin(self, visit: Visit, now_s: float) -> None:
-        """A ranking begins; what there is of its prefix, complete or not, stays until it has read it."""
-        user, holds = visit.user, self.holds
-        state = holds.state(user)
-        if state is None:
-            return
-        if state is State.PRODUCING:
-            holds.ready(user, now_s)  # as a shorter prefix; the ranking computes the rest
-        elif state is State.RESERVED or state is State.RELOADING:
-            self.withdraw(visit, now_s)
-            return
+        """A ranking begins; a prefix that is ready stays until it has read it."""
         if not visit.claimed:
-            holds.claim(user, now_s)
-        visit.pinned = holds.pin(user)
+            visit.claimed = self.holds.claim(visit.user, now_s)  # else it would take that of another request
+        visit.pinned = self.holds.pin(visit.user)
 
     def unpin(self, visit: Visit, now_s: float) -> bool:
         """The ranking has ended; whether it was the last that wanted the prefix."""
         if not visit.pinned:
-            return False
-        visit.pinned = False
+            return self.withdraw(visit, now_s)
+        visit.pinned = visit.claimed = False
         return self._gone(self.holds.unpin(visit.user, now_s))
 
     def withdraw(self, visit: Visit, now_s: float) -> bool:

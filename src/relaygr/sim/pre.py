@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
+from relaygr.relay.expander import Step
 from relaygr.relay.loads import Kind
 from relaygr.sim.flights import Flight, FlightQueue
 from relaygr.sim.machine import CHUNK, RELOAD, Run
+from relaygr.sim.shelf import Found
 from relaygr.sim.site import Site
 from relaygr.sim.visit import Visit
 
@@ -18,28 +20,41 @@ class Preparing:
         """`wake` is called when a copy has ended, `rank` with rankings that waited for it."""
         self._site, self._wake, self._rank = site, wake, rank
         self.flights = FlightQueue()
+        self._begun: set[Hashable] = set()  # users whose copies the link has let begin
 
     def begin(self, visit: Visit) -> Flight | None:
         """An admitted signal: what is to be done for it is noted in the visit; None if nothing is."""
         site, user, target = self._site, visit.user, visit.prefix
-        flight = self.flights.of(user)
-        if flight is not None:
-            visit.outcome = "joined"
-            flight.target = max(flight.target, target)
-            flight.visits.append(visit)
-            return flight
-        found = site.shelf.find(user, target)
-        if found.device >= target:
-            visit.outcome, visit.ready_s = "hit", site.now_s
-            site.keeper.ready(user, target, site.now_s)
+        found, now = site.shelf.find(user, target), site.now_s
+        step = self._step(visit, found, now + site.world.budgets.lead_default_ms / 1000)
+        visit.outcome = step.value
+        if step is Step.HOLD:
+            visit.ready_s = now
+            site.keeper.ready(user, target, now)
             return None
-        reloading = found.host > found.device
-        visit.outcome = "reload" if reloading else "compute"
-        deadline_s = site.now_s + site.world.budgets.lead_default_ms / 1000
-        flight = Flight(user, target, deadline_s, found.device, reloading)
+        flight = self.flights.of(user)
+        if flight is None:
+            deadline_s = now + site.world.budgets.lead_default_ms / 1000
+            flight = Flight(user, target, deadline_s, found.device, step is Step.RELOAD)
+            self.flights.put(flight)
+        flight.target = max(flight.target, target)
         flight.visits.append(visit)
-        self.flights.put(flight)
         return flight
+
+    def _step(self, visit: Visit, found: Found, deadline_s: float) -> Step:
+        site, user = self._site, visit.user
+        ends_s = site.plans.plan(found.device, visit.prefix).ends_s
+        return site.expander.prepare(
+            user,
+            site.shelf.ref(user, visit.prefix),
+            site.stored(found.device),
+            site.stored(found.host),
+            visit,
+            site.now_s,
+            deadline_s,
+            ends_s[-1] if ends_s else 0.0,
+            appendable=True,
+        ).step
 
     def wait_ms(self) -> float:
         """Until a new pre-inference would begin, if nothing else came."""
@@ -63,21 +78,21 @@ class Preparing:
         site, user = self._site, visit.user
         flight = self.flights.of(user)
         ms = 0.0
+        if flight is not None:
+            flight.ranked = True
         if flight is not None and flight.load is not None and not flight.running:
             ms = 1000 * flight.load_left_s
             self._loaded(flight)
         elif site.world.variant.host and site.keeper.held(user) < visit.tokens:
             ms = self._load_now(visit)
-        if flight is not None and not flight.running and flight.target <= visit.tokens:
-            self.end(flight)
         return ms
 
     def next_copy(self) -> Run | None:
         """The next part of a copy from host memory."""
         site = self._site
         while (flight := self.flights.take(reloading=True)) is not None:
-            if flight.load is None and not self._start_load(flight):
-                flight.reloading = False
+            if flight.load is None and not (self._allowed(flight) and self._start_load(flight)):
+                self._not_loaded(flight)
                 self.flights.put(flight)
                 continue
             flight.running = True
@@ -90,7 +105,11 @@ class Preparing:
         """The rest of the most urgent flight, in chunks."""
         site = self._site
         while (flight := self.flights.take(reloading=False)) is not None:
-            if flight.done:  # what was there may have left
+            if site.expander.pointless(flight.user, site.now_s):
+                site.keeper.cancel(flight.user)
+                self.end(flight)
+                continue
+            if flight.done or flight.ranked:  # what was there may have left, or grown
                 flight.done = site.shelf.find(flight.user, flight.target).device
             flight.plan = site.plans.plan(flight.done, flight.target)
             if not flight.plan.tokens:
@@ -136,6 +155,7 @@ class Preparing:
         elif flight.load is not None:  # it was dropped while it ran
             site.shelf.loaded(flight.load, ok=False)
             flight.load = None
+            self._not_loaded(flight)
         if not flight.reloading or not flight.wanted:
             waiting, flight.waiting = flight.waiting, []
             for visit in waiting:
@@ -145,9 +165,11 @@ class Preparing:
     def end(self, flight: Flight) -> None:
         """It is done, or what is left is not wanted."""
         self.flights.end(flight)
+        self._site.expander.landed(flight.user)
         if flight.load is not None and not flight.running:
             self._site.shelf.loaded(flight.load, ok=False)
             flight.load = None
+            self._not_loaded(flight)
         if flight.spent_s:
             self._site.meter.serve(Kind.PRE, 1000 * flight.spent_s, self._site.now_s)
 
@@ -172,6 +194,24 @@ class Preparing:
             visit.ready_s = site.now_s
         self.end(flight)
 
+    def _allowed(self, flight: Flight) -> bool:
+        """Whether the link lets the copy begin."""
+        link, user = self._site.link, flight.user
+        if user not in self._begun:
+            begun, _ = link.next(self._site.now_s)
+            if begun is not None:
+                self._begun.add(begun.key)
+        if user in self._begun:
+            return True
+        link.cancel(user)
+        return False
+
+    def _not_loaded(self, flight: Flight) -> None:
+        """The prefix is to be computed."""
+        flight.reloading = False
+        self._begun.discard(flight.user)
+        self._site.link.done(flight.user, self._site.now_s)
+
     def _start_load(self, flight: Flight) -> bool:
         site = self._site
         found = site.shelf.find(flight.user, flight.target)
@@ -190,6 +230,10 @@ class Preparing:
         site, plan = self._site, flight.load
         assert plan is not None, "a copy that ends was begun"
         flight.load, flight.load_left_s, flight.reloading = None, 0.0, False
+        self._begun.discard(flight.user)
+        site.link.done(
+            flight.user, site.now_s, site.world.costs.link_s(plan.tokens * site.world.costs.token_bytes)
+        )
         if site.shelf.loaded(plan, ok=True):
             flight.done = plan.start + plan.tokens
             site.counts.reloads += 1

@@ -32,6 +32,7 @@ class Scoring:
     def put(self, visit: Visit) -> None:
         site = self._site
         visit.queued_s = site.now_s
+        site.expander.leave(visit.user, visit)
         visit.missing = visit.tokens - self._present(visit)
         self._queue.put(visit)
         site.meter.arrive(Kind.RANK, site.now_s)
@@ -111,10 +112,6 @@ class Scoring:
         self._leave(visit, visit.started_s)
 
     def _leave(self, visit: Visit, now: float) -> None:
-        keeper = self._site.keeper
-        if visit.pinned:
-            keeper.unpin(visit, now)
-        else:
-            keeper.withdraw(visit, now)
+        self._site.keeper.unpin(visit, now)
         visit.done_s = now
         self._done(visit)

@@ -65,6 +65,10 @@ class Shelf:
         self.model_fp = model_fp
         self.books.swap_model(model_fp)
 
+    def ref(self, user: int, tokens: int) -> Ref:
+        """The first `tokens` tokens of a user."""
+        return self._refs.of(user, tokens, self.model_fp)
+
     def find(self, user: int, tokens: int) -> Found:
         answer = self.books.lookup(self._refs.of(user, tokens, self.model_fp)) if tokens else None
         return Found(answer.device_end, answer.host) if isinstance(answer, Hit) else Found(0, 0)
@@ -137,10 +141,10 @@ class Shelf:
         wanted = int(free_share * stats.total_pages)
         return wanted if stats.free_pages < wanted else 0
 
-    def spill(self, pages: int, worth: Callable[[int], bool], now_s: float) -> StorePlan | None:
+    def spill(self, pages: int, worth: Callable[[int, Ref], bool], now_s: float) -> StorePlan | None:
         """Begin to store the user whose state was used longest ago, of those it is worth it for."""
         for ref in self.books.spill_candidates(pages):
-            if worth(int(ref.user)):
+            if worth(int(ref.user), ref):
                 plan = self.books.prepare_store(ref, ref.tokens, now_s)
                 if isinstance(plan, StorePlan):
                     return plan

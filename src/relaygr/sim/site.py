@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from relaygr.core.state import Ref
+from relaygr.relay.expander import Expander
 from relaygr.relay.latency import LatencyModel
+from relaygr.relay.link import ReloadLink
 from relaygr.relay.loads import LoadMeter
+from relaygr.relay.returns import Returns
 from relaygr.sim.chunks import ChunkPlans
 from relaygr.sim.costs import Noise
 from relaygr.sim.keeper import Keeper
@@ -35,6 +39,17 @@ class Counts:
     copied_out_bytes: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """So much of a prefix, already compared with it."""
+
+    tokens: int
+    nbytes: int
+
+    def valid_for(self, ref: Ref) -> int:
+        return self.tokens
+
+
 @dataclass(slots=True)
 class Site:
     """One instance's clock, costs, memory and meters."""
@@ -45,8 +60,28 @@ class Site:
     latency: LatencyModel
     plans: ChunkPlans
     noise: Noise
+    returns: Returns[int]
+    link: ReloadLink
+    expander: Expander[int]
     meter: LoadMeter = field(default_factory=LoadMeter)
     counts: Counts = field(default_factory=Counts)
+
+    @classmethod
+    def of(
+        cls,
+        world: World,
+        timeline: Timeline,
+        keeper: Keeper,
+        latency: LatencyModel,
+        plans: ChunkPlans,
+        noise: Noise,
+    ) -> Site:
+        """A process that has just started."""
+        host = world.host
+        returns: Returns[int] = Returns(host.d_ttl_s)
+        link = ReloadLink(host.reload_slots, world.costs.link_bytes_per_s, host.reload_bytes_per_s)
+        expander = Expander(link, returns, host.spill_min_reuse, host.spill_queue_max)
+        return cls(world, timeline, keeper, latency, plans, noise, returns, link, expander)
 
     @property
     def now_s(self) -> float:
@@ -61,6 +96,10 @@ class Site:
         draws, mean_ms = min(len(ends_s), _NOISE_DRAWS), 1000 * ends_s[-1] / len(ends_s)
         ratio = sum(self.noise.ratio(mean_ms, chunk=True) for _ in range(draws)) / draws
         return ends_s if ratio == 1.0 else tuple(end_s * ratio for end_s in ends_s)
+
+    def stored(self, tokens: int) -> Stored | None:
+        """What a tier has of a prefix."""
+        return Stored(tokens, self.world.prefix_bytes(tokens)) if tokens else None
 
     def parts_s(self, whole_s: float) -> tuple[float, ...]:
         """When the parts of a copy end: none takes longer than a chunk."""

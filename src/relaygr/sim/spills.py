@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from relaygr.cache.interface import StorePlan
-from relaygr.relay.returns import Returns
+from relaygr.core.state import Ref
+from relaygr.relay.expander import Spill
 from relaygr.sim.machine import SPILL, Run
 from relaygr.sim.site import Site
 
@@ -13,7 +14,6 @@ class Spills:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self.returns: Returns[int] = Returns(site.world.host.d_ttl_s)
         self._plan: StorePlan | None = None
         self._left_s = 0.0
         self._ends_s: tuple[float, ...] = ()
@@ -57,5 +57,7 @@ class Spills:
         self._left_s = site.world.costs.link_s(self._plan.tokens * site.world.costs.token_bytes)
         return True
 
-    def _worth(self, user: int) -> bool:
-        return self.returns.p_return(user, self._site.now_s) >= self._site.world.host.spill_min_reuse
+    def _worth(self, user: int, ref: Ref) -> bool:
+        site = self._site
+        consumed = site.keeper.holds.state(user) is None
+        return site.expander.spill(user, ref, None, consumed, 0, site.now_s) is Spill.YES

@@ -22,7 +22,7 @@ class Visit:
         prefix: history tokens that pre-inference may compute; the rest is left to ranking.
         risky: whether the trigger saw a reason to pre-infer; None if it was not asked.
         reason: of the trigger or gate; empty without a signal.
-        outcome: of the pre-inference: `hit`, `joined`, `reload`, `compute`, or empty.
+        outcome: of the signal: how its prefix was to get ready; empty without an admitted one.
         owner, rank_owner: members that the two laps went to; -1 for none.
         queued_s, started_s, done_s: of the ranking, on the instance; 0 before. `ready_s`: when its prefix was
             complete on the instance; infinity if it never was.
