@@ -25,10 +25,15 @@ class Keeper:
     def ready(self, user: int, tokens: int, now_s: float) -> None:
         """The prefix of an admitted signal is on the device."""
         self.keep(user, tokens, now_s)
-        self.holds.ready(user, now_s)
+        if self.held(user) < tokens:
+            self.cancel(user)
+        else:
+            self.holds.ready(user, now_s)
 
     def keep(self, user: int, tokens: int, now_s: float) -> None:
-        """So many tokens of the prefix are on the device, and stay there while it is held."""
+        """So many tokens of the prefix are on the device, and stay there while it is held, if it still is."""
+        if self.holds.state(user) is None:
+            return
         until_s = now_s + _LEASE_LIVES * self.holds.t_life_s
         lease = self.shelf.hold(user, tokens, until_s, now_s)
         self._drop(user)
