@@ -1,4 +1,4 @@
-"""A server for an example: a small model with random weights, a free port, nothing left behind."""
+"""A server for an example: a free port, nothing left behind."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SERVE = "from relaygr.cli.main import main; main()"
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """Start `relaygr serve`, hand out its URL, stop it.
+def running_server(*options: str) -> Iterator[str]:
+    """Start `relaygr serve` with further options, hand out its URL, stop it.
 
-    A model of your own: `relaygr serve --model FOLDER`.
+    Without `--model FOLDER` it serves a small model with random weights.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", SERVE, "serve", "--port", str(port)]
-        command += ["--set", "engine.device_bytes=64MiB", "--set", "serving.calibrate_s=0.1"]
+        command += ["--set", "engine.device_bytes=64MiB", "--set", "serving.calibrate_s=0.1", *options]
         with open(f"{folder}/server.log", "wb") as log:
             process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
         try:
