@@ -57,9 +57,11 @@ class Fleet:
         """Ask one member how it is."""
         standing = self.router.members[name]
         before = standing.state, standing.mismatched
+        self.router.members.advance(self.now_s())
         try:
             said = await ask(self.links, name, self._urls[name], self.config.feedback_max_age_s)
         except AwayError as error:
+            self._tell(standing, before)
             self.miss(name, error)
             return
         self.router.members.hear(name, said, self.now_s())

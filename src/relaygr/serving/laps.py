@@ -111,7 +111,10 @@ class Keys:
         if named:
             return Whose(given)
         if kind is _INFERENCE:
-            return Whose(session_key(tenant, _infer_user(headers, body)))
+            user = _infer_user(headers, body)
+            if not user:
+                raise ValueError("the tensor user is empty")
+            return Whose(session_key(tenant, user))
         if kind.route.startswith(_USER_PATH):
             ending = kind.route.removeprefix("/v1/users/{user:name}")
             return Whose(session_key(tenant, path.removeprefix(_USER_PATH).removesuffix(ending)))

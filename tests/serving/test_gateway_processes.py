@@ -1,0 +1,192 @@
+"""A gateway before processes that are killed and come back, under load: every ranking is answered."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+
+import httpx
+from gateway_processes import Family, family, ready, states, until
+
+
+class Load:
+    """Users who send a signal and rank, in threads, until `stop`."""
+
+    def __init__(self, url: str, threads: int = 4) -> None:
+        self.url, self.failures = url, []  # type: ignore[var-annotated]
+        self.ranked: Counter[str] = Counter()
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(place,)) for place in range(threads)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _run(self, place: int) -> None:
+        with httpx.Client(base_url=self.url, timeout=30) as client:
+            number = 0
+            while not self._stop.is_set():
+                user, number = f"user-{place}-{number % 25}", number + 1
+                try:
+                    signal = client.post("/v1/prefix", json={"user": user})
+                    hint = signal.headers.get("x-relay-owner")
+                    headers = {"x-relay-owner": hint} if hint else {}
+                    body = {"user": user, "candidates": [1, 2, 3]}
+                    answer = client.post("/v1/rank", json=body, headers=headers)
+                except httpx.HTTPError as error:
+                    self.failures.append(repr(error))
+                    continue
+                if signal.status_code != 200 or answer.status_code != 200:
+                    self.failures.append(f"{signal.status_code} {answer.status_code} {answer.text}")
+                else:
+                    self.ranked[answer.headers["x-relay-owner"]] += 1
+
+
+def owners(url: str, count: int) -> dict[str, str]:
+    """Where users are ranked."""
+    with httpx.Client(base_url=url, timeout=30) as client:
+        found = {}
+        for number in range(count):
+            answer = client.post("/v1/rank", json={"user": f"someone-{number}", "candidates": [1]})
+            assert answer.status_code == 200, answer.text
+            found[f"someone-{number}"] = answer.headers["x-relay-owner"]
+        return found
+
+
+def test_r26_killing_an_instance_under_load_loses_no_ranking(tmp_path: Path) -> None:
+    with family(tmp_path) as children:
+        instances = {name: children.stub(name) for name in "abcd"}
+        # Placements are short here, so that users go where the members alone would have them; nobody is
+        # turned away for load, which would move a few more.
+        gateway = children.gateway(
+            instances, "router.poll_s=0.1", "router.ramp_s=0", "router.placement_ttl_s=0",
+            "budgets.t_life_ms=50", "router.load_factor=100",
+        )  # fmt: skip
+        until(lambda: ready(gateway.url))
+        before = owners(gateway.url, 250)
+        assert set(before.values()) == set("abcd")
+        with Load(gateway.url) as load:
+            until(lambda: sum(load.ranked.values()) > 100)
+            instances["b"].end(signal.SIGKILL)
+            until(lambda: states(gateway.url)["b"] == "down")
+            killed = load.ranked["b"]
+            until(lambda: sum(load.ranked.values()) > 300)
+            away = owners(gateway.url, 250)
+            # R27: only the users of the one that left have moved.
+            assert {user for user in before if before[user] != away[user]} == {
+                user for user in before if before[user] == "b"
+            }
+            children.stub("b", instances["b"].port)
+            until(lambda: states(gateway.url)["b"] == "active")
+            until(lambda: load.ranked["b"] > killed + 20)
+        assert load.failures == []
+        back = owners(gateway.url, 250)
+        assert back == before
+        moved = sum(away[user] != back[user] for user in back) / len(back)
+        assert 0.15 < moved < 0.35
+        text = httpx.get(f"{gateway.url}/metrics", timeout=5).text
+        assert "relaygr_router_epoch 3.0" in text
+        assert gateway.end() == 0
+
+
+def test_real_instances(tmp_path: Path) -> None:
+    """Both laps hit one; a kill under load fails no ranking; the one that returns takes its share of users."""
+    with family(tmp_path) as children:
+        instances = {name: children.serve(name) for name in "ab"}
+        for one in instances.values():
+            until(lambda one=one: ready(one.url))  # type: ignore[misc]
+        gateway = children.gateway(instances, "router.poll_s=0.1", "router.ramp_s=0")
+        until(lambda: ready(gateway.url))
+        with httpx.Client(base_url=gateway.url, timeout=30) as client:
+            seen = Counter(two_laps(client, f"user-{number}") for number in range(16))
+            assert set(seen) == {"a", "b"}
+            assert client.delete("/v1/users/user-1").json()["events"] == 200
+        with Load(gateway.url) as load:
+            until(lambda: sum(load.ranked.values()) > 100)
+            instances["a"].end(signal.SIGKILL)
+            until(lambda: sum(load.ranked.values()) > 300)
+        assert load.failures == []
+        children.serve("a", instances["a"].port)
+        until(lambda: states(gateway.url)["a"] == "active")
+        fresh = Counter(owners(gateway.url, 100).values())
+        assert 25 <= fresh["a"] <= 75
+        assert gateway.end() == 0
+
+
+def two_laps(client: httpx.Client, user: str) -> str:
+    """Events, signal and ranking of a user; the ranking finds the prefix where the signal went."""
+    events = {"user": user, "items": list(range(1, 201)), "timestamps": list(range(1, 201))}
+    assert client.post("/v1/events", json=events).status_code == 200
+    signal = client.post("/v1/prefix", json={"user": user})
+    assert signal.status_code == 200, signal.text
+    until(lambda: cached(client, user))
+    body = {"user": user, "candidates": [1, 2, 3]}
+    answer = client.post("/v1/rank", json=body, headers={"x-relay-owner": signal.headers["x-relay-owner"]})
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-relay-owner"] == signal.headers["x-relay-owner"]
+    assert answer.json()["path"] == "hit", (signal.text, answer.text)
+    return str(answer.headers["x-relay-owner"])
+
+
+def cached(client: httpx.Client, user: str) -> bool:
+    state = client.get(f"/v1/users/{user}/state").json()
+    return bool(state["cached"] == state["tokens"])
+
+
+def test_two_real_instances_as_peers(tmp_path: Path) -> None:
+    """Without a gateway: any of them may be asked."""
+    with family(tmp_path) as children:
+        instances = peers_of(children, tmp_path)
+        clients = {name: httpx.Client(base_url=url, timeout=30) for name, url in instances.items()}
+        until(lambda: all(set(peer_states(client)) == {2.0} for client in clients.values()))
+        seen = set()
+        for number in range(12):
+            user = f"user-{number}"
+            events = {"user": user, "items": [1, 2, 3], "timestamps": [1, 2, 3]}
+            assert clients["a"].post("/v1/events", json=events).status_code == 200
+            told = {client.get(f"/v1/users/{user}/state").json()["events"] for client in clients.values()}
+            assert told == {3}
+            body = {"user": user, "candidates": [1]}
+            owners = {
+                client.post("/v1/rank", json=body).headers["x-relay-owner"] for client in clients.values()
+            }
+            assert len(owners) == 1
+            seen |= owners
+        assert seen == {"a", "b"}
+        for client in clients.values():
+            client.close()
+
+
+def peers_of(children: Family, folder: Path) -> dict[str, str]:
+    """Two instances with stores of their own, that know each other."""
+    ports = dict.fromkeys("ab", 0)
+    for name in ports:
+        taken = children.stub(f"port-{name}")
+        ports[name] = taken.port
+        taken.end(signal.SIGKILL)
+    members = "".join(
+        f'[[router.members]]\nid = "{name}"\nurl = "http://127.0.0.1:{port}"\n'
+        for name, port in ports.items()
+    )
+    config = folder / "peers.toml"
+    config.write_text(members)
+    found = {}
+    for name, port in ports.items():
+        more = (f"router.self_id={name}", "router.poll_s=0.1", "router.ramp_s=0")
+        found[name] = children.serve(name, port, *more, config=config).url
+    for url in found.values():
+        until(lambda url=url: ready(url))  # type: ignore[misc]
+    return found
+
+
+def peer_states(client: httpx.Client) -> list[float]:
+    text = client.get("/metrics").text
+    return [float(line.split()[-1]) for line in text.splitlines() if 'members{state="active"}' in line]
