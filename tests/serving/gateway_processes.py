@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Any
 import httpx
 
 _MAIN = "from relaygr.cli.main import main; main()"
+HOST = "http://127.0.0.1"
 _HERE = Path(__file__).parent
 ENGINE = ("engine.device_bytes=8MiB", "engine.dtype=fp32", "engine.kernel=reference", "engine.threads=1")
 
@@ -67,7 +69,7 @@ class Family:
         said = process.stdout.readline()
         port = re.search(r"(\d+)\s*$", said)
         assert port, (self.folder / f"{name}.log").read_text()
-        self.children.append(Child(process, f"http://127.0.0.1:{port[1]}"))
+        self.children.append(Child(process, f"{HOST}:{port[1]}"))
         return self.children[-1]
 
 
@@ -85,6 +87,11 @@ def family(folder: Path) -> Iterator[Family]:
             if child.process.poll() is None:
                 child.process.kill()
             child.process.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def until(done: Callable[[], bool], timeout_s: float = 60.0) -> None:

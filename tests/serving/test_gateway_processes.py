@@ -8,7 +8,9 @@ from collections import Counter
 from pathlib import Path
 
 import httpx
-from gateway_processes import Family, family, ready, states, until
+from gateway_processes import HOST, Child, Family, family, free_port, ready, states, until
+
+PEER = ("router.poll_s=0.1", "router.ramp_s=0")
 
 
 class Load:
@@ -98,11 +100,10 @@ def test_r26_killing_an_instance_under_load_loses_no_ranking(tmp_path: Path) -> 
 
 
 def test_real_instances(tmp_path: Path) -> None:
-    """Both laps hit one; a kill under load fails no ranking; the one that returns takes its share of users."""
+    """As peers any of them may be asked; behind a gateway both laps hit one, and a kill fails no ranking."""
     with family(tmp_path) as children:
-        instances = {name: children.serve(name) for name in "ab"}
-        for one in instances.values():
-            until(lambda one=one: ready(one.url))  # type: ignore[misc]
+        instances, config = peers_of(children, tmp_path)
+        any_of_them(instances)
         gateway = children.gateway(instances, "router.poll_s=0.1", "router.ramp_s=0")
         until(lambda: ready(gateway.url))
         with httpx.Client(base_url=gateway.url, timeout=30) as client:
@@ -114,7 +115,7 @@ def test_real_instances(tmp_path: Path) -> None:
             instances["a"].end(signal.SIGKILL)
             until(lambda: sum(load.ranked.values()) > 300)
         assert load.failures == []
-        children.serve("a", instances["a"].port)
+        children.serve("a", instances["a"].port, *PEER, "router.self_id=a", config=config)
         until(lambda: states(gateway.url)["a"] == "active")
         fresh = Counter(owners(gateway.url, 100).values())
         assert 25 <= fresh["a"] <= 75
@@ -141,52 +142,43 @@ def cached(client: httpx.Client, user: str) -> bool:
     return bool(state["cached"] == state["tokens"])
 
 
-def test_two_real_instances_as_peers(tmp_path: Path) -> None:
-    """Without a gateway: any of them may be asked."""
-    with family(tmp_path) as children:
-        instances = peers_of(children, tmp_path)
-        clients = {name: httpx.Client(base_url=url, timeout=30) for name, url in instances.items()}
-        until(lambda: all(set(peer_states(client)) == {2.0} for client in clients.values()))
-        seen = set()
-        for number in range(12):
-            user = f"user-{number}"
-            events = {"user": user, "items": [1, 2, 3], "timestamps": [1, 2, 3]}
-            assert clients["a"].post("/v1/events", json=events).status_code == 200
-            told = {client.get(f"/v1/users/{user}/state").json()["events"] for client in clients.values()}
-            assert told == {3}
-            body = {"user": user, "candidates": [1]}
-            owners = {
-                client.post("/v1/rank", json=body).headers["x-relay-owner"] for client in clients.values()
-            }
-            assert len(owners) == 1
-            seen |= owners
-        assert seen == {"a", "b"}
-        for client in clients.values():
-            client.close()
-
-
-def peers_of(children: Family, folder: Path) -> dict[str, str]:
-    """Two instances with stores of their own, that know each other."""
-    ports = dict.fromkeys("ab", 0)
-    for name in ports:
-        taken = children.stub(f"port-{name}")
-        ports[name] = taken.port
-        taken.end(signal.SIGKILL)
-    members = "".join(
-        f'[[router.members]]\nid = "{name}"\nurl = "http://127.0.0.1:{port}"\n'
-        for name, port in ports.items()
-    )
+def peers_of(children: Family, folder: Path) -> tuple[dict[str, Child], Path]:
+    """Two instances with stores of their own that know each other, ready; and their configuration."""
+    ports = {name: free_port() for name in "ab"}
     config = folder / "peers.toml"
-    config.write_text(members)
-    found = {}
-    for name, port in ports.items():
-        more = (f"router.self_id={name}", "router.poll_s=0.1", "router.ramp_s=0")
-        found[name] = children.serve(name, port, *more, config=config).url
-    for url in found.values():
-        until(lambda url=url: ready(url))  # type: ignore[misc]
-    return found
+    config.write_text(
+        "".join(f'[[router.members]]\nid = "{name}"\nurl = "{HOST}:{port}"\n' for name, port in ports.items())
+    )
+    found = {
+        name: children.serve(name, port, *PEER, f"router.self_id={name}", config=config)
+        for name, port in ports.items()
+    }
+    until(lambda: all(ready(one.url) for one in found.values()))
+    return found, config
 
 
-def peer_states(client: httpx.Client) -> list[float]:
-    text = client.get("/metrics").text
-    return [float(line.split()[-1]) for line in text.splitlines() if 'members{state="active"}' in line]
+def any_of_them(instances: dict[str, Child]) -> None:
+    """Whichever is asked, one answers for a user, and that one has the events."""
+    clients = [httpx.Client(base_url=one.url, timeout=30) for one in instances.values()]
+    until(lambda: all(active(client) == len(instances) for client in clients))
+    seen = set()
+    for number in range(12):
+        user = f"peer-{number}"
+        events = {"user": user, "items": [1, 2, 3], "timestamps": [1, 2, 3]}
+        assert clients[0].post("/v1/events", json=events).status_code == 200
+        told = {client.get(f"/v1/users/{user}/state").json()["events"] for client in clients}
+        assert told == {3}
+        body = {"user": user, "candidates": [1]}
+        owners = {client.post("/v1/rank", json=body).headers["x-relay-owner"] for client in clients}
+        assert len(owners) == 1
+        seen |= owners
+    assert seen == set(instances)
+    for client in clients:
+        client.close()
+
+
+def active(client: httpx.Client) -> float:
+    """Members that an instance sees as active."""
+    lines = client.get("/metrics").text.splitlines()
+    [line] = [line for line in lines if 'router_members{state="active"}' in line]
+    return float(line.split()[-1])
