@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import httpx
 import pytest
-from client_server import PATIENT, RANKING, Ask, Script
+from client_server import PATIENT, RANKING, Ask, Script, refusal
 
 from relaygr.client import Door, Hint, RequestRejectedError
 
@@ -90,3 +90,13 @@ def test_without_a_hint_no_member_is_asked_for(ask: Ask) -> None:
 def test_a_member_without_an_epoch(ask: Ask) -> None:
     script = Script([httpx.Response(200, json=SIGNAL, headers={"x-relay-owner": "a"})])
     assert ask(DOOR, "prefix", "u", transport=script.transport).hint == Hint("a", 0)
+
+
+def test_the_budget_is_never_more_than_what_is_left_of_the_deadline(ask: Ask) -> None:
+    script = Script([refusal(503, "overload", retry_after_ms=30.0), httpx.Response(200, json=RANKING)])
+    ask(DOOR, "rank", "u", [1, 2], deadline_ms=5000, budget_ms=9000.0, transport=script.transport)
+    first, second = script.bodies()
+    assert first["budget_ms"] == first["deadline_ms"] > second["deadline_ms"] == second["budget_ms"]
+    script = Script([httpx.Response(200, json=RANKING)])
+    ask(DOOR, "rank", "u", [1, 2], deadline_ms=5000, budget_ms=50.0, transport=script.transport)
+    assert script.bodies()[0]["budget_ms"] == 50

@@ -59,13 +59,10 @@ class Asked:
 
     def rank(self, plan: Plan, left_ms: float | None, hint: Hint | None) -> dict[str, Any]:
         """The arguments of `rank`, besides the user, the candidates and the caller's own."""
-        budget_ms = plan.budget_ms
-        if budget_ms is not None and left_ms is not None:
-            budget_ms = min(budget_ms, left_ms)
         return {
             "history": self.history,
             "deadline_ms": left_ms,
-            "budget_ms": budget_ms,
+            "budget_ms": plan.budget_ms,
             "hint": hint,
             "request_id": self.request_id,
             "traceparent": self.traceparent,

@@ -167,7 +167,9 @@ class Exchange(Generic[A]):
         if body is None:
             return b""
         if self._call.deadline_ms is not None:
-            body = msgspec.structs.replace(body, deadline_ms=max(left_s * 1000, 1.0))
+            left_ms = max(left_s * 1000, 1.0)
+            budget_ms = None if body.budget_ms is None else min(body.budget_ms, left_ms)
+            body = msgspec.structs.replace(body, deadline_ms=left_ms, budget_ms=budget_ms)
         try:
             return msgspec.json.encode(body)
         except (TypeError, OverflowError, UnicodeEncodeError) as error:

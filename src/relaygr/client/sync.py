@@ -99,8 +99,9 @@ class Client:
     ) -> answers.Ranking:
         """Score candidates; `output` is "logits" or "probabilities".
 
-        `budget_ms` is what the server should take at most, if it can, by reading less of the history; `hint`
-        the member that holds the prefix, as the answer to `prefix` names it.
+        `budget_ms` is what the server should take at most, if it can, by reading less of the history; more
+        than is left of the deadline is as much as that. `hint` is the member that holds the prefix, as the
+        answer to `prefix` names it.
         """
         call = calls.rank(user, candidates, query_time, history, deadline_ms, output, top_k, budget_ms, hint)
         return self._call(call, request_id, traceparent)
