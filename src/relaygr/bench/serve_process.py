@@ -24,14 +24,21 @@ HOST = "127.0.0.1"
 
 
 class ServerProcess:
-    """`relaygr serve` with some settings; ends with the `with` block.
+    """`relaygr serve`, or another command that serves, with some settings; ends with the `with` block.
 
     Attributes:
         port, url: where it listens.
     """
 
-    def __init__(self, folder: Path, settings: Sequence[str], config: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Sequence[str],
+        config: Path | None = None,
+        command: Sequence[str] = ("serve",),
+    ) -> None:
         """`settings` are of the form section.key=value and go before `config`; `folder` takes its log."""
+        self._command = command
         self._log = folder / "server.log"
         self._settings, self._config = settings, config
         self._process: subprocess.Popen[bytes] | None = None
@@ -65,8 +72,8 @@ class ServerProcess:
 
     def __enter__(self) -> Self:
         """Start it and wait until it takes requests; BackendError if it ends or takes too long."""
-        self.port = _free_port()
-        arguments = ["serve", "--port", str(self.port)]
+        self.port = free_port()
+        arguments = [*self._command, "--port", str(self.port)]
         if self._config is not None:
             arguments += ["--config", str(self._config)]
         for setting in (f"serving.host={HOST}", *self._settings):
@@ -125,6 +132,6 @@ class ServerProcess:
         return self._log.read_text(errors="replace")[-_SHOWN_CHARACTERS:].strip() or "nothing"
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server((HOST, 0)) as listener:
         return int(listener.getsockname()[1])
