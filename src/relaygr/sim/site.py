@@ -17,6 +17,7 @@ from relaygr.sim.shelf import Shelf
 from relaygr.sim.timeline import Timeline
 from relaygr.sim.world import World
 
+_PART_BYTES = 2 << 20
 _NOISE_DRAWS = 8  # of a run of many steps, whose scatter evens out
 
 
@@ -102,6 +103,7 @@ class Site:
         return Stored(tokens, self.world.prefix_bytes(tokens)) if tokens else None
 
     def parts_s(self, whole_s: float) -> tuple[float, ...]:
-        """When the parts of a copy end: none takes longer than a chunk."""
-        parts = max(-int(-whole_s // (self.world.budgets.chunk_ms / 1000)), 1)
+        """When the parts of a copy end: each is of so many bytes, and none takes longer than a chunk."""
+        part_s = min(_PART_BYTES / self.world.costs.link_bytes_per_s, self.world.budgets.chunk_ms / 1000)
+        parts = max(-int(-whole_s // part_s), 1)
         return tuple(whole_s * (part + 1) / parts for part in range(parts))

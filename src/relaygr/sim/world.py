@@ -19,6 +19,9 @@ _PAGE_TOKENS = 32
 _MAX_TOKENS = 4096  # of the models here
 
 
+Kind = Literal["kill", "join", "drain", "rollout"]
+
+
 class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Something happens to an instance; times count from the first counted request.
 
@@ -28,7 +31,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
 
     time_s: float
-    kind: Literal["kill", "join", "drain", "rollout"]
+    kind: Kind
     instance: int
 
 
