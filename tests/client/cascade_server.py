@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,8 +12,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import msgspec
-
-from relaygr.client import AsyncClient, Client, Door, PrefixSignal
 
 T = TypeVar("T")
 Reply = Callable[["Seen"], Awaitable[bytes | None]]
@@ -182,48 +179,6 @@ def ranked(count: int, order: Any, user: str = "u") -> dict[str, Any]:
         "compute_ms": 0.2,
         "order": order,
     }
-
-
-class Noting(Client):
-    """A client whose `after_signal` is a retrieval that ends when the signal is known to the cascade."""
-
-    def __init__(self, door: Door) -> None:
-        super().__init__(door)
-        self.ended = threading.Event()
-
-    def prefix(self, *arguments: Any, **options: Any) -> PrefixSignal:
-        try:
-            return super().prefix(*arguments, **options)
-        finally:
-            self.ended.set()
-
-    def after_signal(self, user: str, request: Any) -> list[int]:
-        assert self.ended.wait(30)
-        time.sleep(0.1)  # until its thread has told the cascade
-        return FOUND
-
-
-class AsyncNoting(AsyncClient):
-    """As `Noting`."""
-
-    def __init__(self, door: Door) -> None:
-        super().__init__(door)
-        self.ended = threading.Event()
-
-    async def prefix(self, *arguments: Any, **options: Any) -> PrefixSignal:
-        try:
-            return await super().prefix(*arguments, **options)
-        finally:
-            self.ended.set()
-
-    def after_signal(self, user: str, request: Any) -> list[int]:
-        assert self.ended.wait(30)
-        return FOUND
-
-
-def after_signal(user: str, request: Any) -> list[int]:
-    """Stands for the client's own `after_signal`."""
-    raise NotImplementedError
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]], limit_s: float = 60.0) -> T:

@@ -10,15 +10,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from cascade_ask import AsyncNoting, Noting, after_signal
 from cascade_server import (
     FOUND,
     SIGNAL,
-    AsyncNoting,
-    Noting,
     Reply,
     Seen,
     StubServer,
-    after_signal,
     answering,
     hanging,
     http,
