@@ -245,9 +245,9 @@ class Engine:
             return self._tiers.hold(ref, now, now + seconds) if ref is not None else 0
 
     def let_go(self, tenant_name: str, user: str) -> None:
-        """End the user's hold; without one a no-op."""
+        """End the user's hold and a reload that nobody goes on with; without them a no-op."""
         with self._lock:
-            self._tiers.let_go((tenant(tenant_name), user_id(user)))
+            self._tiers.abandon((tenant(tenant_name), user_id(user)))
 
     def reload_step(self, history: UserHistory, budget_bytes: int) -> bool:
         """Copy about so much of what the host has of a prefix to the device; True when that is all."""

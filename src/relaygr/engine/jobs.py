@@ -16,6 +16,7 @@ from relaygr.core.errors import BackendError, CancelledError, DeadlineError, Rel
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import PrefetchResult, RankRequest, RankResult
+from relaygr.engine.signals import Signal
 
 log = logging.getLogger("relaygr.engine")
 
@@ -29,15 +30,6 @@ class Admission(StrEnum):
     HIT = "hit"  # everything is in the cache already
     JOINED = "joined"  # the same prefix is on its way
     REJECTED = "rejected"
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """A prefix signal that was decided on: when it came, and what was said of it."""
-
-    at_s: float
-    at_risk: bool
-    admitted: bool
 
 
 class Job(Future[Answer], Generic[Answer]):
@@ -108,6 +100,7 @@ class RankJob(Job[RankResult]):
         kept_events: of its history, the newest that were scored where that was not all of it, to be in time;
             None for all. Without any it is scored as a user of whom nothing is known.
         signal: that announced it; None without one.
+        entered: whether its claim on a prefix has been used, or given back.
     """
 
     def __init__(
@@ -118,6 +111,7 @@ class RankJob(Job[RankResult]):
         self.budget_s = deadline_s
         self.kept_events: int | None = None
         self.signal: Signal | None = None
+        self.entered = False
 
     @property
     def truncated(self) -> bool:

@@ -10,8 +10,9 @@ from relaygr.core.clock import Clock
 from relaygr.core.state import Prefix, Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
-from relaygr.engine.jobs import RankJob, Signal
+from relaygr.engine.jobs import RankJob
 from relaygr.engine.laps import Lap, Owner, RelayObserver, RelayState, Served, Stored
+from relaygr.engine.signals import Signal, Signals
 from relaygr.engine.tiers import Readable
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.relay.expander import Decision, Expander, Spill, Step
@@ -27,7 +28,6 @@ from relaygr.relay.trigger import Meta, Reason, Trigger, Verdict
 from relaygr.relay.trigger import Owner as Instance
 
 _SIZES = 1000
-_SIGNALS_MAX = 65_536
 _RATES_EVERY_S = 0.05
 _LINK_BYTES_PER_S = 2e9  # until copies were measured
 _LEASE_LIVES = 4.0  # a lease that outlives its hold by so much was forgotten
@@ -57,15 +57,16 @@ class Relay:
         self._budgets = FIXED_BUDGETS
         self._candidates = CandidateCounts(trigger.candidates_default)
         self._returns: Returns[Owner] = Returns(host.d_ttl_s)
-        self._link = ReloadLink(host.reload_slots, _LINK_BYTES_PER_S, host.reload_bytes_per_s)
+        self._link_bytes_per_s = _LINK_BYTES_PER_S
         self._open()
         self._ready = self._signalled = 0
         self._risk = RiskScore()
         self._disabled: set[str] = set()
 
     def _open(self) -> None:
-        """Nothing is held, nothing was measured."""
-        budgets = self._budgets
+        """Nothing is held, nothing is on its way, nothing was measured but the link."""
+        budgets, host = self._budgets, self.host
+        self._since_s = self._clock.now_s()
         self._meter = LoadMeter()
         self._leads = LeadTimes(self._trigger_config.lead_quantile, budgets.lead_default_ms)
         life_ms = FIXED_BUDGETS.t_life_ms
@@ -73,7 +74,7 @@ class Relay:
             max(life_ms, budgets.lead_p99_ms + budgets.b_rank_ms), budgets.t_life_slack_ms
         )
         self._sizes = QuantileWindow(0.99, 0.0, _SIZES)
-        host = self.host
+        self._link = ReloadLink(host.reload_slots, self._link_bytes_per_s, host.reload_bytes_per_s)
         self._expander: Expander[Owner] = Expander(
             self._link, self._returns, host.spill_min_reuse, host.spill_queue_max
         )
@@ -81,7 +82,7 @@ class Relay:
         self._holds: HoldBook[Owner] = HoldBook(self._bound, self._t_life_s())
         self._gate = Gate(self._trigger_config, self._holds, self._slots)
         self._rates_s = float("-inf")
-        self._signals: OrderedDict[Owner, Signal] = OrderedDict()
+        self._signals = Signals(self._trigger_config.key_inflight_max)
         self._to_hold: OrderedDict[Owner, UserHistory] = OrderedDict()
         self._to_free: set[Owner] = set()
 
@@ -109,10 +110,7 @@ class Relay:
             now = self._clock.now_s()
             if verdict.full_p99_ms is not None or verdict.admitted:
                 at_risk = verdict.reason is not Reason.NOT_AT_RISK
-                self._signals[owner] = Signal(began_s, at_risk, verdict.admitted)
-                self._signals.move_to_end(owner)
-                if len(self._signals) > _SIGNALS_MAX:
-                    self._signals.popitem(last=False)
+                self._signals.add(owner, Signal(began_s, at_risk, verdict.admitted))
         if self._observer is not None:
             self._observer.decided(verdict, now - asked_s)
         return verdict
@@ -157,6 +155,7 @@ class Relay:
         with self._lock:
             self._gate.refund()
             self._expander.landed(owner)
+            self._signals.withdraw(owner)
             self._gone(self._holds.release(owner, self._clock.now_s()))
 
     def may_reload(self, owner: Owner) -> bool:
@@ -173,11 +172,13 @@ class Relay:
             self._link.cancel(owner)
             return False
 
-    def reloaded(self, owner: Owner, spent_s: float) -> None:
-        """A reload is over, well or not."""
+    def reloaded(self, owner: Owner, nbytes: int, spent_s: float) -> None:
+        """A reload is over, well or not, after copying so much in so long; 0 bytes if others copied some."""
         with self._lock:
             self._reloading.discard(owner)
-            self._link.done(owner, self._clock.now_s(), spent_s)
+            self._link.done(owner, self._clock.now_s())
+            self._link.measure(nbytes, spent_s)
+            self._link_bytes_per_s = self._link.measured_bytes_per_s
 
     def stepped(self, owner: Owner, engine: Engine, history: UserHistory) -> None:
         """A part of the prefix is on the device: it stays there until it is complete."""
@@ -197,8 +198,7 @@ class Relay:
             if spent_s:
                 self._meter.serve(Kind.PRE, spent_s * 1000, now)
             self._expander.landed(owner)
-            if not held or not self._holds.ready(owner, now):
-                self._gone(self._holds.cancel(owner))
+            self._held(owner, held, now)
 
     def failed(self, owner: Owner) -> None:
         """A production ended without a prefix: cancelled, late, or an error."""
@@ -220,8 +220,8 @@ class Relay:
             self._meter.arrive(Kind.RANK, now)
             self._candidates.observe(candidates)
             self._returns.visit(owner, now)
-            signal = self._signals.pop(owner, None)
-            if signal is not None:
+            signal = None
+            for signal in self._signals.take(owner, now - self._holds.t_life_s):
                 self._expander.leave(owner, signal.at_s)
             ready = self._holds.state(owner) in (State.READY, State.PINNED) or owner in self._to_hold
             if signal is None:
@@ -237,8 +237,9 @@ class Relay:
         """A ranking begins: what is ready of its prefix stays until `leave`."""
         now, owner = self._clock.now_s(), job.owner
         with self._lock:
-            if job.signal is None or not job.signal.admitted:
+            if job.entered or not self._claimed(job):
                 self._holds.claim(owner, now)  # else it would take that of another request
+            job.entered = True
             generation = self._holds.generation(owner)
             pinned = self._holds.pin(owner)
             if self._holds.came_late(owner, now) and self._observer is not None:
@@ -259,6 +260,17 @@ class Relay:
                 if book is self._holds:
                     self._gone(left)
 
+    def gave_up(self, job: RankJob) -> None:
+        """A ranking ended in an error; if it had not begun, its claim on the prefix is given back."""
+        with self._lock:
+            if not job.entered and self._claimed(job):
+                self._gone(self._holds.release(job.owner, self._clock.now_s()))
+            job.entered = True
+
+    def _claimed(self, job: RankJob) -> bool:
+        """Whether a signal of this ranking has a claim in the present book."""
+        return job.signal is not None and job.signal.admitted and job.signal.at_s >= self._since_s
+
     def _judge(self, job: RankJob, signal: Signal, now: float) -> None:
         if signal.admitted:
             self._lives.observe((now - signal.at_s) * 1000)
@@ -278,8 +290,7 @@ class Relay:
         for owner, history in to_hold.items():
             held = self._keep(engine, history)
             with self._lock:
-                if not held or not self._holds.ready(owner, now):
-                    self._gone(self._holds.cancel(owner))
+                self._held(owner, held, now)
         with self._lock:
             for left in self._holds.expire(now):
                 self._gone(left)
@@ -307,7 +318,7 @@ class Relay:
         """The user is deleted: nothing of the user counts any more."""
         with self._lock:
             self._to_hold.pop(owner, None)
-            self._signals.pop(owner, None)
+            self._signals.forget(owner)
             self._returns.forget(owner)
             self._gone(self._holds.forget(owner))
 
@@ -399,6 +410,12 @@ class Relay:
 
     def _keep(self, engine: Engine, history: UserHistory) -> bool:
         return engine.hold(history, _LEASE_LIVES * self._holds.t_life_s) > 0
+
+    def _held(self, owner: Owner, held: bool, now: float) -> None:
+        """The device keeps all of a prefix for the user, or could not; called with the lock held."""
+        if not held or not self._holds.ready(owner, now):
+            self._gone(self._holds.cancel(owner))
+            self._to_free.add(owner)  # it may be kept for nobody: its rankings are over, or its time is
 
     def _gone(self, left: Left[Owner] | None) -> None:
         """Called with the lock held."""

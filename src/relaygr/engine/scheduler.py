@@ -296,7 +296,7 @@ class Scheduler:
     def _one_turn(self) -> bool:
         """One batch or step; its engine and jobs are let go before the next is waited for."""
         with self._change:
-            self._change.wait_for(self._has_work, self._idle_s())
+            self._await_work()
             self._gather()
             if self._stage == "closed":
                 return False
@@ -319,6 +319,14 @@ class Scheduler:
                 self._turn = None
                 self._change.notify_all()
         return True
+
+    def _await_work(self) -> None:
+        """Until there is some, or holds have to be looked at; called with the lock held."""
+        while not self._has_work():
+            idle_s = self._idle_s()  # anew each time: what there is to hold comes without work
+            if idle_s is not None and idle_s <= 0:
+                return
+            self._change.wait(idle_s)
 
     def _has_work(self) -> bool:
         work = self._ranks.head() or self._flights.head()
@@ -358,7 +366,19 @@ class Scheduler:
         if isinstance(job, Flight):
             with self._change:
                 self._flights.land(job)
-            if self._relay is not None and job.exception() is not None:
-                self._relay.failed(job.owner)
+        if self._relay is not None and job.exception() is not None:
+            self._let_go(self._relay, job)
         if self._observer is not None:
             guarded("an observer", partial(tell, self._observer, job))
+
+    def _let_go(self, relay: Relay, job: Future[Any]) -> None:
+        """A job ended in an error: nothing is kept for it any more."""
+        if isinstance(job, RankJob):
+            relay.gave_up(job)
+        elif isinstance(job, Flight):
+            with self._change:
+                replaced = self._flights.flying(job.owner)
+            if not replaced:
+                relay.failed(job.owner)
+        with self._change:
+            self._change.notify_all()

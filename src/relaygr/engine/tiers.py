@@ -102,6 +102,13 @@ class Tiers:
         if lease is not None:
             lease.release()
 
+    def abandon(self, owner: Owner) -> None:
+        """`let_go`, and end a load that nobody goes on with."""
+        self.let_go(owner)
+        loading = self._loading.pop(owner, None)
+        if loading is not None and self._carrier is not None:
+            self._carrier.land(loading)
+
     def load(self, ref: Ref, now_s: float) -> int:
         """Bring what the host has more of `ref` to the device, all at once; returns the tokens brought."""
         found = self.readable(ref)
@@ -162,15 +169,13 @@ class Tiers:
 
     def forget(self, owner: Owner) -> int:
         """Drop everything held of a user, what is on its way included; returns the entries dropped."""
-        self.let_go(owner)
         dropped = self.books.forget(*owner)
-        loading = self._loading.pop(owner, None)
-        spilling = self._spilling
-        if self._carrier is not None:
-            if loading is not None:
-                self._carrier.land(loading)
-            if spilling is not None and (spilling.plan.ref.tenant, spilling.plan.ref.user) == owner:
-                self._carrier.land(spilling)
+        self.abandon(owner)
+        spilling, carrier = self._spilling, self._carrier
+        if carrier is not None and spilling is not None:
+            ref = spilling.plan.ref
+            if (ref.tenant, ref.user) == owner:
+                carrier.land(spilling)
                 self._spilling = None
         return dropped
 

@@ -40,6 +40,12 @@ class Worker:
 
     def work(self, turn: Turn) -> None:
         """Answer the batch, or bring the flight forward, as far as anybody still waits for them."""
+        failed = guarded("a turn", partial(self._work, turn))
+        if failed is not None:
+            for job in turn.jobs():
+                job.resolve(failed)
+
+    def _work(self, turn: Turn) -> None:
         self._settle(turn)
         now = self._clock.now_s()
         for job in turn.jobs():
@@ -53,8 +59,8 @@ class Worker:
     def idle(self, turn: Turn) -> None:
         """Nothing waits."""
         self._settle(turn)
-        if self._chores is not None and self._chores.due(turn.engine):
-            self._chores.step(turn.engine)
+        if self._chores is not None:
+            guarded("chores", partial(self._chores.step, turn.engine))
 
     def _settle(self, turn: Turn) -> None:
         if self._relay is not None:
@@ -62,7 +68,8 @@ class Worker:
 
     def _rank(self, turn: Turn) -> None:
         relay = self._relay
-        laps = [] if relay is None else [(job, relay.enter(job)) for job in turn.batch]
+        waiting = [job for job in turn.batch if job.waiting]
+        laps = [] if relay is None else [(job, relay.enter(job)) for job in waiting]
         began_s = self._clock.now_s()
         turn.rank(self._clock, self._fit)
         share_s = (self._clock.now_s() - began_s) / len(turn.batch)
@@ -89,13 +96,15 @@ class Worker:
     def _reload(self, turn: Turn, flight: Flight, started: float) -> None:
         relay = self._relay
         if relay is None or relay.may_reload(flight.owner):
+            copied, _ = turn.engine.copied_bytes
             done = guarded("a reload", partial(turn.engine.reload_step, flight.history, COPY_BYTES))
             flight.reload_s += self._clock.now_s() - started
             if done is False:
                 self._back(flight)
                 return
             if relay is not None:
-                relay.reloaded(flight.owner, flight.reload_s)
+                nbytes = turn.engine.copied_bytes[0] - copied
+                relay.reloaded(flight.owner, nbytes, flight.reload_s)
                 relay.stepped(flight.owner, turn.engine, flight.history)
             flight.reloaded = done is True
         flight.reloading = False

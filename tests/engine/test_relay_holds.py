@@ -1,0 +1,172 @@
+"""Prefixes that were signalled stay on the device until they are ranked or their time is over."""
+
+from __future__ import annotations
+
+import pytest
+from relay_rig import FULL, FULL_BYTES, T_LIFE_S, longer, rig, user
+
+from relaygr.engine.jobs import Admission
+from relaygr.engine.requests import Path
+from relaygr.relay.hold import State
+from relaygr.relay.holds import Cause
+
+ONE = user("one")
+
+
+def test_r3_what_is_ready_is_not_evicted_before_it_is_ranked() -> None:
+    with rig() as r:
+        assert r.prepare(ONE).admission is Admission.ADMITTED
+        assert (r.state(ONE), r.live) == (State.READY, {"ready": FULL_BYTES})
+        r.advance(T_LIFE_S - 0.001)
+        r.crowd(8)
+        assert r.cached(ONE) == (FULL, 0)
+        answer = r.rank(ONE)
+        assert (answer.served.path, answer.served.tokens_computed) == (Path.HIT, 0)
+        assert (r.state(ONE), r.ears.causes) == (None, [Cause.CONSUMED])
+        assert r.ears.ready == [True]
+
+
+def test_what_was_ranked_is_plain_cache() -> None:
+    with rig() as r:
+        r.prepare(ONE)
+        r.rank(ONE)
+        assert (r.live, r.cached(ONE)) == ({}, (FULL, 0))
+        assert r.engine.cache_stats().pinned_pages == 0
+        r.crowd(4)
+        assert r.cached(ONE) == (0, 0)
+
+
+def test_r25_nobody_ranks_and_a_life_later_nothing_is_held() -> None:
+    with rig() as r:
+        for name in ("a", "b", "c"):
+            r.prepare(user(name))
+        assert r.live == {"ready": 3 * FULL_BYTES}
+        assert r.engine.cache_stats().leases == 3
+        r.advance(T_LIFE_S)
+        r.rest()
+        r.nothing_held()
+        assert r.ears.causes == [Cause.ORPHAN] * 3
+        assert r.cached(user("a")) == (FULL, 0)  # until somebody needs the room
+        r.crowd(4)
+        assert r.cached(user("a")) == (0, 0)
+
+
+def test_a_ranking_after_the_end_is_a_miss_that_is_counted() -> None:
+    with rig() as r:
+        r.prepare(ONE)
+        r.advance(T_LIFE_S)
+        r.rest()
+        r.crowd(4)
+        assert r.rank(ONE).served.path is Path.FULL
+        assert r.ears.causes == [Cause.ORPHAN, Cause.EXPIRED_UNCONSUMED]
+
+
+def test_r4_live_bytes_never_exceed_their_bound() -> None:
+    with rig(relay={"h_relay_bytes": 2 * FULL_BYTES}) as r:
+        answers = [r.prepare(user(f"u{number}")) for number in range(3)]
+        assert [answer.reason for answer in answers] == ["", "", "footprint"]
+        assert r.live == {"ready": 2 * FULL_BYTES}
+        r.rank(user("u0"))
+        assert r.prepare(user("u2")).admission is Admission.ADMITTED
+        assert r.peak_bytes == 2 * FULL_BYTES
+
+
+def test_r4_a_longer_prefix_takes_what_it_lacks_or_nothing() -> None:
+    with rig(relay={"h_relay_bytes": FULL_BYTES}) as r:
+        short, long = user("one", 30), longer(user("one", 30), 120)
+        r.prepare(short)
+        assert r.live == {"ready": FULL_BYTES // 5}
+        r.prepare(long)
+        assert r.live == {"ready": FULL_BYTES}
+        assert r.signal(user("two", 1)).reason == "footprint"
+        assert (r.claims(long), r.cached(long)) == (2, (150, 0))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_signal_for_what_is_there_holds_it(busy: bool) -> None:
+    with rig() as r:
+        r.rank(ONE)
+        assert r.signal(ONE).admission is Admission.HIT
+        if not busy:
+            r.rest()
+            assert (r.state(ONE), r.engine.cache_stats().leases) == (State.READY, 1)
+        r.crowd(8)
+        assert (r.state(ONE), r.rank(ONE).served.path) == (State.READY, Path.HIT)
+        assert r.ears.ready == [True]
+
+
+def test_a_hit_that_nobody_ranks_is_let_go_of_on_an_idle_instance() -> None:
+    with rig() as r:
+        r.rank(ONE)
+        r.rest()
+        r.signal(ONE)
+        r.rest()
+        assert r.live == {"ready": FULL_BYTES}
+        r.advance(T_LIFE_S)
+        r.rest()
+        r.nothing_held()
+
+
+def test_every_signal_is_a_claim_that_a_ranking_takes() -> None:
+    with rig() as r:
+        r.brake.stop()
+        first = r.signal(ONE)
+        r.brake.await_step()
+        second = r.signal(ONE)
+        assert (first.admission, second.admission) == (Admission.ADMITTED, Admission.JOINED)
+        assert (first.flight, r.claims(ONE)) == (second.flight, 2)
+        r.brake.release()
+        r.rest()
+        r.rank(ONE)
+        assert (r.state(ONE), r.claims(ONE)) == (State.READY, 1)
+        r.crowd(8)
+        assert r.rank(ONE).served.path is Path.HIT
+        assert r.state(ONE) is None
+        assert r.ears.ready == [True, True]
+
+
+def test_a_ranking_without_a_signal_takes_nobodys_claim() -> None:
+    with rig() as r:
+        r.prepare(ONE)
+        r.rank(ONE)
+        r.prepare(ONE)
+        assert r.claims(ONE) == 1
+        r.rank(ONE)
+        r.rank(ONE)  # nobody announced it
+        assert r.state(ONE) is None
+
+
+def test_leads_are_those_of_their_own_signals() -> None:
+    with rig() as r:
+        r.prepare(ONE)
+        r.advance(0.1)
+        r.prepare(ONE)
+        r.advance(0.05)
+        r.rank(ONE)
+        r.advance(0.02)
+        r.rank(ONE)
+        window = r.relay._leads._window
+        assert [round(ms) for ms in window._recent] == [150, 70]
+
+
+def test_a_lost_ranking_does_not_shift_the_leads_of_those_after_it() -> None:
+    with rig() as r:
+        r.prepare(ONE)  # never ranked
+        r.advance(T_LIFE_S + 0.1)
+        r.prepare(ONE)
+        r.advance(0.05)
+        r.rank(ONE)
+        assert [round(ms) for ms in r.relay._leads._window._recent] == [50]
+
+
+def test_r40_a_lower_bound_drains_before_it_holds() -> None:
+    with rig() as r:
+        r.prepare(user("a"))
+        r.prepare(user("b"))
+        assert not r.relay.propose_bound(FULL_BYTES)
+        assert r.signal(user("c", 1)).reason == "footprint"
+        assert r.live == {"ready": 2 * FULL_BYTES}
+        assert r.rank(user("a")).served.path is Path.HIT
+        assert r.relay.state().bound_bytes == FULL_BYTES
+        assert r.rank(user("b")).served.path is Path.HIT
+        assert r.prepare(user("c")).admission is Admission.ADMITTED
