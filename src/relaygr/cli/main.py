@@ -25,6 +25,7 @@ _COMMANDS = {
     "calibrate": "calibrate:calibrate_command",
     "plan": "plan:plan_app",
     "train": "train:train_app",
+    "simulate": "simulate:simulate_app",
     "import": "importing:import_app",
     "eval": "evaluate:eval_app",
     "verify": "verify:verify_command",
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     try:
         _check_unicode(arguments)
-        if not arguments or arguments[0] in app.help_flags:
+        if not arguments or arguments[0] in ("--help", "-h"):
             # What they do is written in them.
             for name in _COMMANDS:
                 app[name]

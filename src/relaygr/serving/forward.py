@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -180,21 +181,29 @@ class Forwarder:
         more = {OWNER: name, EPOCH: str(route.epoch)}
         if route.moved:
             more[MOVED] = "1"
-        sending = asyncio.ensure_future(fleet.links.send(name, fleet.url(name), errand.letter, more))
-        waits: set[asyncio.Future[object]] = {sending, gone}  # type: ignore[arg-type]
-        if errand.repeatable:
-            waits.add(fleet.fall(name))  # type: ignore[arg-type]
+        ends = [gone, fleet.fall(name)] if errand.repeatable else [gone]
         try:
-            await asyncio.wait(waits, timeout=errand.timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                return sending.result()
+            # In this task and not in one of its own: every turn of the event loop counts here.
+            async with asyncio.timeout(errand.timeout_s) as limit:
+
+                def stop(_: asyncio.Future[None]) -> None:
+                    # The answer may have come in the same turn.
+                    with contextlib.suppress(RuntimeError):
+                        limit.reschedule(0.0)
+
+                for end in ends:
+                    end.add_done_callback(stop)
+                try:
+                    return await fleet.links.send(name, fleet.url(name), errand.letter, more)
+                finally:
+                    for end in ends:
+                        end.remove_done_callback(stop)
+        except TimeoutError as error:
             if gone.done():
-                raise CancelledError("the client disconnected")
-            if fleet.router.members[name].serves:
-                raise DeadlineError(f"no answer within {errand.timeout_s:g} s")
-            raise AwayError(name, "down", refused=False, sent=True)
-        finally:
-            sending.cancel()
+                raise CancelledError("the client disconnected") from error
+            if errand.repeatable and ends[1].done():
+                raise AwayError(name, "down", refused=False, sent=True) from error
+            raise DeadlineError(f"no answer within {errand.timeout_s:g} s") from error
 
     def _count(self, errand: Errand, route: Route, answer: Answer) -> None:
         """What the router expected of the cache, and what became of it."""
