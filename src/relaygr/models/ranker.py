@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from relaygr.kernels.interface import AttentionSpec, Kernel, RowLayout, Segment
+from relaygr.kernels.interface import AttentionSpec, Kernel, Plan, RowLayout, Segment
 from relaygr.models.dense import Dense
 from relaygr.models.heads.interface import Head
 from relaygr.models.heads.mlp import MlpHead
@@ -15,6 +16,7 @@ from relaygr.models.heads.multitask import MultiTaskHead
 from relaygr.models.heads.similarity import SimilarityHead
 from relaygr.models.hstu import HstuConfig
 from relaygr.models.layers.hstu import HstuStack
+from relaygr.models.layers.interface import Tail
 from relaygr.models.layers.transformer import TransformerStack
 from relaygr.models.presets import AnyConfig
 from relaygr.models.row import RowInput
@@ -80,12 +82,25 @@ class Ranker(nn.Module):
         empty = torch.zeros(0, self.config.hidden_size, dtype=self.tokens.dtype)
         items = self.tokens.items(ids, kernel) if len(ids) else empty
         x = self._embed(inputs, segments, plan.layout, items if where is None else items[where], kernel)
-        x = self.layers.run(x, inputs, plan, kernel, targets=bool(len(ids)))
+        tail = self._tail(inputs, segments, plan, kernel) if len(ids) else None
+        x = self.layers.run(x, inputs, plan, kernel, targets=bool(len(ids)), tail=tail)
         if not len(ids):
             return [x.new_zeros(0, len(self.config.tasks)) for _ in inputs]
-        rows = torch.cat([x[part.candidates] for part in plan.layout.segments])
+        layout = plan.layout if tail is None else tail.plan.layout
+        rows = torch.cat([x[part.candidates] for part in layout.segments])
         logits: Tensor = self.head(rows, items, where, inputs, kernel)
         return list(torch.split(logits, [len(row.candidates) for row in inputs]))
+
+    def _tail(
+        self, inputs: Sequence[RowInput], segments: Sequence[Segment], plan: Plan, kernel: Kernel
+    ) -> Tail | None:
+        """The candidates by themselves, where new history rows need not go through the last layer."""
+        kept = all(segment.store is not None for segment in segments if segment.history)
+        if self.training or self.config.provisional or not kept or not any(s.history for s in segments):
+            return None
+        alone = [replace(part, cached=part.tokens, history=0) for part in segments]
+        rows = [replace(row, cached=part.cached) for row, part in zip(inputs, alone, strict=True)]
+        return Tail(rows, kernel.plan(self.spec, alone, self.compute_dtype), plan.layout)
 
     def _embed(
         self,
