@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +21,10 @@ Owner = tuple[str, str]
 
 
 class Chores:
-    """Work of the lowest priority, in turns no longer than a step of a pre-inference; bounded."""
+    """Work of the lowest priority, in turns no longer than a step of a pre-inference; bounded.
+
+    `forget` may be called from any thread, everything else is called by the executor.
+    """
 
     def __init__(
         self, host: HostConfig, shadows: Shadows, worth: Callable[[Ref], bool], chunk: ChunkTokens
@@ -28,6 +32,7 @@ class Chores:
         """`worth` tells whether a state is worth a place in host memory."""
         self._host, self._shadows, self._worth, self._chunk = host, shadows, worth, chunk
         self._waiting: deque[Shadow] = deque()
+        self._lock = threading.Lock()  # around changes of what waits
         self._nothing_to_spill = False
 
     def ranked(self, job: RankJob, result: RankResult, engine: Engine) -> None:
@@ -35,7 +40,8 @@ class Chores:
         if result.served.tokens_cached and not job.truncated and len(self._waiting) < _SHADOWS_MAX:
             shadow = self._shadows.pick(job.request, result, engine)
             if shadow is not None:
-                self._waiting.append(shadow)
+                with self._lock:
+                    self._waiting.append(shadow)
 
     def worked(self) -> None:
         """The device may hold more than before."""
@@ -60,13 +66,17 @@ class Chores:
         done = guarded("shadow scoring", partial(shadow.step, self._chunk)) if same else None
         if done is False:
             return
-        self._waiting = deque(one for one in tuple(self._waiting) if one is not shadow)
+        self._keep(lambda one: one is not shadow)
         if done is True:
             self._shadows.compare(shadow)
 
     def forget(self, owner: Owner) -> None:
         """Nothing of this user is scored any more."""
-        self._waiting = deque(one for one in self._waiting if one.owner != owner)
+        self._keep(lambda one: one.owner != owner)
+
+    def _keep(self, wanted: Callable[[Shadow], bool]) -> None:
+        with self._lock:
+            self._waiting = deque(one for one in self._waiting if wanted(one))
 
     def _spills(self, engine: Engine) -> bool:
         return not self._nothing_to_spill and engine.wants_spill(self._host.clean_target)

@@ -241,6 +241,11 @@ class Turn:
     def jobs(self) -> set[RankJob | Flight]:
         return {*self.batch, *(() if self.flight is None else (self.flight,))}
 
+    def spares(self, doomed: set[RankJob | Flight]) -> bool:
+        """Whether nothing of these is done now; it is not known for whom chores are."""
+        jobs = self.jobs()
+        return bool(jobs) and doomed.isdisjoint(jobs)
+
     def rank(self, clock: Clock, fit: Fit | None) -> None:
         """Answer every job of the batch that somebody waits for."""
         started = clock.now_s()

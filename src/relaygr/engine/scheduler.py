@@ -200,9 +200,13 @@ class Scheduler:
             job.cancel("the user was deleted")
         if self._relay is not None:
             self._relay.forget(owner)
+        if self._chores is not None:
+            self._chores.forget(owner)
         with self._change:
             # A batch that began before all of it was cancelled leaves an entry when it ends.
-            self._change.wait_for(lambda: self._turn is None or doomed.isdisjoint(self._turn.jobs()))
+            running = self._turn
+            if running is not None and not running.spares(doomed):
+                self._change.wait_for(lambda: self._turn is not running)
             engines = {engine, self._engine}
         return sum(engine.forget(tenant, user) for engine in engines)
 
