@@ -27,6 +27,12 @@ def owners(kind: Kind, weights: Mapping[str, float], keys: Sequence[str] = USERS
     return [found.ids[found.owner(key)] for key in keys]
 
 
+@pytest.fixture(scope="module")
+def four() -> list[str]:
+    """Owners of all users on four members."""
+    return owners("blake2b", FOUR)
+
+
 def test_session_key_vector() -> None:
     assert session_key("t1", "user-42") == "8a72c75855473111aac4a333c8176cfd"
     assert session_key("t1u", "ser-42") != session_key("t1", "user-42")
@@ -43,21 +49,21 @@ def test_order_vectors(key: str, wanted: str) -> None:
     assert order("blake2b", dict(reversed(FOUR.items())), key) == wanted
 
 
-def test_spread_vector() -> None:
-    counts = Counter(owners("blake2b", FOUR))
+def test_spread_vector(four: list[str]) -> None:
+    counts = Counter(four)
     assert [counts[name] for name in "abcd"] == [25156, 25029, 24968, 24847]
 
 
-def test_a_fifth_member_takes_one_fifth() -> None:
-    before, after = owners("blake2b", FOUR), owners("blake2b", {**FOUR, "e": 1.0})
-    moved = [new for old, new in zip(before, after, strict=True) if old != new]
+def test_a_fifth_member_takes_one_fifth(four: list[str]) -> None:
+    after = owners("blake2b", {**FOUR, "e": 1.0})
+    moved = [new for old, new in zip(four, after, strict=True) if old != new]
     assert round(100 * len(moved) / len(USERS), 2) == 20.07
     assert set(moved) == {"e"}
 
 
-def test_a_removed_member_gives_only_its_own() -> None:
+def test_a_removed_member_gives_only_its_own(four: list[str]) -> None:
     after = owners("blake2b", dict.fromkeys("abd", 1.0))
-    for key, old, new in zip(USERS, owners("blake2b", FOUR), after, strict=True):
+    for key, old, new in zip(USERS, four, after, strict=True):
         assert new == old or old == "c"
         if key == "u8":
             assert new == "d"

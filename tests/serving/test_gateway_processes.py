@@ -110,6 +110,7 @@ def test_real_instances(tmp_path: Path) -> None:
             seen = Counter(two_laps(client, f"user-{number}") for number in range(16))
             assert set(seen) == {"a", "b"}
             assert client.delete("/v1/users/user-1").json()["events"] == 200
+            misrouted(client)
         with Load(gateway.url) as load:
             until(lambda: sum(load.ranked.values()) > 100)
             instances["a"].end(signal.SIGKILL)
@@ -135,6 +136,19 @@ def two_laps(client: httpx.Client, user: str) -> str:
     assert answer.headers["x-relay-owner"] == signal.headers["x-relay-owner"]
     assert answer.json()["path"] == "hit", (signal.text, answer.text)
     return str(answer.headers["x-relay-owner"])
+
+
+def misrouted(client: httpx.Client) -> None:
+    """R18: a prefix that another instance has is a miss here, not an error, and nobody fetches it."""
+    body = {"user": "misled", "history": {"items": list(range(1, 101)), "timestamps": list(range(1, 101))}}
+    owner = client.post("/v1/prefix", json=body).headers["x-relay-owner"]
+    other = "b" if owner == "a" else "a"
+    rank = {**body, "candidates": [1, 2]}
+    there = client.post("/v1/rank", json=rank, headers={"x-relay-owner": owner}).json()
+    answer = client.post("/v1/rank", json=rank, headers={"x-relay-owner": other})
+    assert answer.headers["x-relay-owner"] == other
+    assert (answer.json()["path"], answer.json()["tokens_computed"]) == ("full", 100)
+    assert answer.json()["scores"] == there["scores"]
 
 
 def cached(client: httpx.Client, user: str) -> bool:
