@@ -98,6 +98,7 @@ class Engine:
         self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
         self._desk = self._tiers.desk
         self._lock = threading.Lock()
+        self._reuses = True
         self._served = dict.fromkeys(Path, 0)
         self._computed = self._cached = self._scored = self._errors = 0
 
@@ -198,6 +199,10 @@ class Engine:
             if last:
                 aside.logits = logits.float().numpy()
             return last
+
+    def stop_reuse(self) -> None:
+        """Compute every history anew from now on: what is kept between requests gives other scores."""
+        self._reuses = False
 
     def check_events(self, items: Int64, actions: Int64) -> None:
         """Refuse events that would make a history unrankable.
@@ -331,7 +336,7 @@ class Engine:
 
     def _kept_ref(self, work: Work) -> Ref | None:
         """What identifies a prefix that is kept between requests; None for one that is not."""
-        kept = self.model.config.cacheable == "append" and work.tokens
+        kept = self.model.config.cacheable == "append" and work.tokens and work.keep and self._reuses
         return self._checker.ref(work) if kept else None
 
     def _open(self, work: Work, now_s: float) -> Residency:
@@ -342,6 +347,8 @@ class Engine:
             return self._unkept(work, "model is cacheable per request")
         if not work.keep:
             return self._unkept(work, "asked not to be kept")
+        if not self._reuses:
+            return self._unkept(work, "what was kept gave other scores")
         ref, ranked = self._checker.ref(work), bool(len(work.candidates))
         loaded = self._tiers.load(ref, now_s) if ranked and ref.tokens else 0
         residency = self._desk.open(ref, now_s, needed=ranked)

@@ -59,7 +59,7 @@ class ShadowObserver(Protocol):
 
 
 class Shadows:
-    """Picks a share of the hits, and turns the relay off for a build whose scores differ too much."""
+    """Picks a share of the hits; a build whose scores differ too much is served without relay and cache."""
 
     def __init__(
         self, config: RelayConfig, disable: Callable[[str], None], observer: ShadowObserver | None = None
@@ -82,11 +82,12 @@ class Shadows:
         breach = self._book.observe(shadow.build, difference)
         if breach:
             log.error(
-                "cached and uncached scores differ by %.3g: the relay is off for model %s",
+                "cached and uncached scores differ by %.3g: model %s is served without relay and cache",
                 difference,
                 shadow.build,
             )
             self._disable(shadow.build)
+            shadow.engine.stop_reuse()
         if self._observer is not None:
             self._observer.shadowed(difference, breach)
 
