@@ -78,18 +78,19 @@ class Bench:
     def host_hits(self, shares: Sequence[float] = (0.0, 0.1, 0.5, 1.0)) -> Sweep:
         """So many users find their whole history in the host memory of their instance."""
         labs = [(f"{share:.0%}", self._of("first_touch", host_share=share)) for share in shares]
-        return self._sweep("host hits", "users in host memory", labs)
+        return self._sweep("host hits", "in host", labs)
 
     def popular(self, exponents: Sequence[float] = (0.0, 0.8, 1.0)) -> Sweep:
         """Requests draw their users by Zipf's law."""
-        users = 200 * self._lab.world.instances
-        labs = [(f"{one:g}", self._of("popular", users=users, zipf=one)) for one in exponents]
-        return self._sweep("popularity", "Zipf exponent", labs)
+        users = 100 * self._lab.world.instances
+        warm = max(self._lab.traffic.warmup, 4 * users)  # most have been here before it counts
+        labs = [(f"{one:g}", self._of("popular", users=users, zipf=one, warmup=warm)) for one in exponents]
+        return self._sweep("popularity", "Zipf", labs)
 
     def bursts(self, factors: Sequence[float] = (1.0, 2.0, 4.0)) -> Sweep:
         """The same requests, some of them in bursts."""
         labs = [(f"{one:g}", self._of("first_touch", bursts=Bursts(factor=one))) for one in factors]
-        return self._sweep("bursts", "rate in a burst over the mean", labs, ("inline_full", "relay_full"))
+        return self._sweep("bursts", "burst", labs, ("inline_full", "relay_full"))
 
     def interference(self) -> Sweep:
         """So little device memory that states are spilled and reloaded all the time.
@@ -104,7 +105,7 @@ class Bench:
         free = replace(world.costs, link_bytes_per_s=_FAST_LINK_BYTES_PER_S, link_ms=0.0)
         # Users who come back when they have been spilled.
         away = replace(traffic, gap_taus=4 * traffic.gap_taus)
-        worlds = (("copies in no time", replace(few, costs=free)), ("copies", few))
+        worlds = (("free", replace(few, costs=free)), ("timed", few))
         return self._sweep(
             "interference", "copies", [(label, lab.other(world=one, traffic=away)) for label, one in worlds]
         )
@@ -144,7 +145,7 @@ class Bench:
         )
         router = replace(lab.world.router, ramp_s=min(lab.world.router.ramp_s, end_s / 20))
         world = replace(lab.world, changes=changes, router=router)
-        return self._sweep(name, "what happens", [("nothing", lab), (name, lab.other(world=world))])
+        return self._sweep(name, "fate", [("nothing", lab), (name, lab.other(world=world))])
 
     def _loads(self, title: str, names: Sequence[str], factors: Sequence[float], lab: Lab) -> Sweep:
         rate = lab.traffic.rate
