@@ -155,7 +155,7 @@ class Rig:
         self.rest()
         return answer
 
-    def ask(self, one: UserHistory, candidates: Any = CANDIDATES, **limits: float) -> RankJob:
+    def ask(self, one: UserHistory, candidates: Any = CANDIDATES, **limits: float | None) -> RankJob:
         return self.scheduler.rank(RankRequest(one, candidates), **limits)
 
     def rank(self, one: UserHistory, candidates: Any = CANDIDATES) -> RankResult:
