@@ -1,0 +1,168 @@
+"""E1 and E2 on real servers, each search starting from where the simulator's ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from relaygr.bench.relay_loads import Loads, Order, seconds_of, traffic_of
+from relaygr.bench.relay_point import Point, Trial
+from relaygr.bench.relay_result import Confirmed, Found
+from relaygr.bench.relay_search import find_edge
+from relaygr.bench.relay_time import Allotment
+from relaygr.bench.relay_wire import clock
+from relaygr.sim.experiments import Experiment
+from relaygr.sim.protocol import BASE_LENGTH, LENGTH_STEP, Rates, Search
+from relaygr.sim.traffic import Regime, Traffic
+from relaygr.sim.variants import INLINE_FULL, RELAY_FULL, Variant
+
+Progress = Callable[[str], None]
+
+_FARTHEST = 48  # steps of a rate
+_EXPECTED_TRIES = 2.5  # of full length: what fails clearly is given up early
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How thorough the searches are.
+
+    Attributes:
+        seeds: of a load.
+        least, most: requests of a seed; between, as many as the time allows.
+        tries: loads of a search.
+        rate_step: ratio of neighbouring rates.
+        longest: history, tokens.
+    """
+
+    seeds: tuple[int, ...]
+    least: int
+    most: int
+    tries: int
+    rate_step: float
+    longest: int
+
+
+class Confirming:
+    """The searches of one regime and budget."""
+
+    def __init__(
+        self, loads: Loads, base: Traffic, effort: Effort, time: Allotment, progress: Progress
+    ) -> None:
+        """`base` has regime and candidates; rate, length, requests and seed are filled in."""
+        self._loads, self._base, self._effort = loads, base, effort
+        self._time, self._progress = time, progress
+
+    async def confirm(self, simulated: Experiment) -> Confirmed:
+        """All searches, in the protocol's order.
+
+        Raises:
+            BackendError: a server does not work.
+        """
+        sim, limits = simulated, self._loads.limits
+        start = sim.lengths.base.best or 0.1 * 1000 / limits.tau_ms
+        base = await self._rate("base", INLINE_FULL, BASE_LENGTH, start, sim.lengths.base.best)
+        q0 = base.best / 2 if base.best is not None else None
+        inline = relay = inline_rate = relay_rate = None
+        length: int | None = None
+        if q0 is not None:
+            # What passes at twice the rate passes.
+            inline = await self._length("inline length", INLINE_FULL, q0, sim.lengths.inline, BASE_LENGTH)
+            relay = await self._length("relay length", RELAY_FULL, q0, sim.lengths.relay)
+            length = int(inline.best) if inline.best is not None else None
+        if length is not None and base.best is not None:
+            inline_rate, relay_rate = await self._rates(base, length, sim.rates)
+        return Confirmed(
+            regime=self._base.regime,
+            rank_taus=limits.b_rank_ms / limits.tau_ms,
+            candidates=self._base.candidates,
+            limits=limits,
+            q0=q0,
+            length=length,
+            base=base,
+            inline_length=inline,
+            relay_length=relay,
+            inline_rate=inline_rate,
+            relay_rate=relay_rate,
+            simulated=simulated,
+        )
+
+    async def _rates(self, base: Found, length: int, simulated: Rates | None) -> tuple[Found, Found]:
+        """E2; with 2,048 tokens the baseline's rate is known already."""
+        assert base.best is not None
+        inline = base
+        if length != BASE_LENGTH:
+            guess = base.best * (BASE_LENGTH / length) ** 2
+            known = simulated.inline.best if simulated is not None else None
+            inline = await self._rate("inline rate", INLINE_FULL, length, guess, known)
+        known = simulated.relay.best if simulated is not None else None
+        relay = await self._rate("relay rate", RELAY_FULL, length, known or 3 * base.best, known)
+        return inline, relay
+
+    async def _rate(
+        self, part: str, variant: Variant, length: int, start: float, simulated: float | None
+    ) -> Found:
+        step = self._effort.rate_step
+        end_s, each_s = self._share(part)
+
+        async def attempt(level: int) -> Trial:
+            return await self._try(variant, start * step**level, length, each_s)
+
+        edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, lambda: clock() < end_s)
+        best = start * step**edge.level if edge.level is not None else None
+        return Found.of(edge, best, simulated)
+
+    async def _length(
+        self, part: str, variant: Variant, rate: float, search: Search | None, known: int | None = None
+    ) -> Found:
+        simulated = search.best if search is not None else None
+        start = min(int(simulated or BASE_LENGTH), self._effort.longest)
+        end_s, each_s = self._share(part)
+        least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
+
+        async def attempt(level: int) -> Trial:
+            return await self._try(variant, rate, start + LENGTH_STEP * level, each_s)
+
+        sure = None if known is None else (known - start) // LENGTH_STEP
+        edge = await find_edge(attempt, least, most, self._effort.tries, lambda: clock() < end_s, sure)
+        best = start + LENGTH_STEP * edge.level if edge.level is not None else None
+        return Found.of(edge, best, simulated)
+
+    def _share(self, part: str) -> tuple[float, float]:
+        """When a search has to end, and seconds of one of its loads."""
+        share_s = self._time.share_s(f"{self._base.regime} {part}")
+        return clock() + share_s, share_s / _EXPECTED_TRIES
+
+    async def _try(self, variant: Variant, rate: float, length: int, seconds: float) -> Trial:
+        effort, limits = self._effort, self._loads.limits
+        one = traffic_of(limits, self._base, rate, length, 1000, 0)
+        per_request_s = seconds_of(limits, variant, one) / 1000
+        wanted = int(seconds / per_request_s / len(effort.seeds))
+        count = min(max(wanted, effort.least), effort.most)
+        trial = Trial(variant=variant.name, rate=rate, length=length, planned=len(effort.seeds), points=())
+        for seed in effort.seeds:
+            self._progress(
+                f"{self._base.regime}, {variant.name}: {length:,} tokens at {rate:.3g}/s, {count} requests"
+            )
+            traffic = traffic_of(limits, self._base, rate, length, count, seed)
+            point: Point = await self._loads.run(Order(variant=variant, traffic=traffic))
+            trial = msgspec.structs.replace(trial, points=(*trial.points, point))
+            if trial.outcome.hopeless:
+                break
+        self._progress(_said(self._base, trial, limits.b_rank_ms))
+        return trial
+
+
+def parts(regime: Regime) -> list[tuple[str, float]]:
+    """The searches of a regime and their weights in time: the relay's loads are the slower to run."""
+    weights = (("base", 1.0), ("inline length", 0.8), ("relay length", 1.5), ("inline rate", 0.5))
+    return [(f"{regime} {part}", weight) for part, weight in (*weights, ("relay rate", 1.2))]
+
+
+def _said(base: Traffic, trial: Trial, budget_ms: float) -> str:
+    verdict = "passes" if trial.passes else "fails"
+    return (
+        f"{base.regime}, {trial.variant}: {trial.length:,} tokens at {trial.rate:.3g}/s {verdict}, "
+        f"{trial.good_share:.1%} of {trial.requests} good, P99 {trial.p99_ms:.0f} of {budget_ms:.0f} ms"
+    )

@@ -1,0 +1,135 @@
+"""How fast a server of the benchmark is: its clock tau, and what HTTP adds; a simulator of the same speed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from relaygr.bench.relay_play import store_users
+from relaygr.bench.relay_point import READ_RANKED
+from relaygr.bench.relay_users import People
+from relaygr.bench.relay_wire import Door, clock
+from relaygr.config.settings import Config
+from relaygr.relay.budgets import TAU_HISTORY, Budgets, auto_budgets, tau_ms
+from relaygr.relay.calibration import load_calibration, save_calibration
+from relaygr.relay.latency import Coefficients
+from relaygr.sim.costs import measured
+from relaygr.sim.world import World
+
+_WARM = 5
+_PAUSE_S = (0.02, 0.06)
+_DEADLINE_MS = 10_000.0
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """Milliseconds.
+
+    Attributes:
+        tau_ms: median of full passes over 2,048 history tokens and 128 candidates, of new users one at a
+            time with pauses between, as the server times them. Without pauses they would be faster than
+            any request of an open load ever is.
+        fitted_tau_ms: what the server's own calibration says of that pass.
+        overhead_ms: median of what such a request takes beyond queue and pass: connection, parsing, event
+            loops.
+        coefficients: of the calibration, raised to the measured tau.
+    """
+
+    tau_ms: float
+    fitted_tau_ms: float
+    overhead_ms: float
+    samples: int
+    coefficients: Coefficients
+
+
+async def measure_speed(door: Door, people: People, calibration: Path, samples: int) -> Speed:
+    """Rank new users, one at a time.
+
+    Args:
+        door: to a server that keeps nothing between requests, and has written `calibration`.
+
+    Raises:
+        BackendError: it fails.
+        ConfigError: the calibration cannot be read.
+    """
+    names = [people.name("tau", number) for number in range(_WARM + samples)]
+    wanted = [people.stored(name, number, TAU_HISTORY) for number, name in enumerate(names)]
+    await store_users(door, wanted, names)
+    passes, rest, rng = [], [], random.Random(samples)
+    for number, name in enumerate(names):
+        request = people.rank(name, number, _DEADLINE_MS, None)
+        await asyncio.sleep(rng.uniform(*_PAUSE_S))
+        begin_s = clock()
+        answer = READ_RANKED.decode(await door.ask(request))
+        whole_ms = 1000 * (clock() - begin_s)
+        passes.append(answer.compute_ms)
+        rest.append(whole_ms - answer.compute_ms - answer.queue_ms)
+    fitted = load_calibration(calibration).coefficients
+    tau = statistics.median(passes[_WARM:])
+    return Speed(
+        tau_ms=tau,
+        fitted_tau_ms=tau_ms(fitted),
+        overhead_ms=statistics.median(rest[_WARM:]),
+        samples=samples,
+        coefficients=fitted.scaled(tau / tau_ms(fitted)),
+    )
+
+
+def level_calibration(file: Path, speed: Speed) -> None:
+    """Bring a calibration to the level of the measured tau, so that servers and simulator have one clock.
+
+    Raises:
+        ConfigError: it cannot be read or written.
+    """
+    level, stored = speed.tau_ms / speed.fitted_tau_ms, load_calibration(file)
+    points = tuple(
+        msgspec.structs.replace(point, times_ms=tuple(level * ms for ms in point.times_ms))
+        for point in stored.points
+    )
+    save_calibration(
+        file, msgspec.structs.replace(stored, coefficients=stored.coefficients.scaled(level), points=points)
+    )
+
+
+def budgets_at(speed: Speed, rank_taus: float, page_tokens: int, max_tokens: int) -> Budgets:
+    """What a server of this speed would derive, with the ranking budget in units of tau."""
+    found = auto_budgets(speed.coefficients, page_tokens, max_tokens)
+    return replace(found, b_rank_ms=rank_taus * speed.tau_ms, b_pipe_ms=8 * speed.tau_ms)
+
+
+def simulated(
+    speed: Speed, calibration: Path, budgets: Budgets, config: Config, token_bytes: int, instances: int = 1
+) -> World:
+    """The world of the simulator in which servers of these settings and this leveled calibration are."""
+    costs = measured(load_calibration(calibration))
+    # Around their own medians: that the fit is too high here and too low there is no scatter.
+    scatter = tuple(
+        msgspec.structs.replace(
+            one,
+            ratios=tuple(ratio / statistics.median(one.ratios) for ratio in one.ratios),
+        )
+        for one in costs.scatter
+    )
+    costs = msgspec.structs.replace(
+        costs,
+        scatter=scatter,
+        overhead_ms=speed.overhead_ms,
+        token_bytes=token_bytes,
+    )
+    return World(
+        costs=costs,
+        budgets=budgets,
+        relay=config.relay,
+        trigger=config.trigger,
+        host=config.host,
+        router=config.router,
+        scheduler=config.scheduler,
+        instances=instances,
+        slots=config.trigger.model_slots or 1,
+        page_tokens=config.engine.page_tokens,
+        device_bytes=config.engine.device_bytes,
+    )
