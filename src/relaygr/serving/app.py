@@ -25,6 +25,7 @@ from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.openapi import document
 from relaygr.serving.service import Service
 from relaygr.serving.snapshot import Status
+from relaygr.serving.told import heed
 from relaygr.serving.tracing import Tracing
 
 HTML = "text/html; charset=utf-8"
@@ -46,21 +47,19 @@ register_url_convertor("name", _Name())
 
 
 async def rank(call: Call) -> wire.RankAnswer:
-    _note_epoch(call)
+    _heed(call, call.body.user)
     answer = await call.service.rank(call.caller.tenant, call.body, call.request_id, call.gone)
     call.timings["queue"], call.timings["compute"] = answer.queue_ms, answer.compute_ms
     return answer
 
 
 async def prefix(call: Call) -> wire.PrefixReply:
-    _note_epoch(call)
+    _heed(call, call.body.user)
     return await call.service.prefix(call.caller.tenant, call.body, call.request_id)
 
 
-def _note_epoch(call: Call) -> None:
-    epoch = call.headers.get("x-relay-epoch", "")
-    if epoch.isdecimal() and len(epoch) < 19:
-        call.service.note_epoch(int(epoch))
+def _heed(call: Call, user: str) -> None:
+    heed(call.service, call.headers, call.caller.tenant, (user,))
 
 
 async def events(call: Call) -> wire.EventsAnswer:
@@ -79,6 +78,7 @@ async def set_profile(call: Call) -> wire.ProfileAnswer:
 
 
 async def state(call: Call) -> wire.StateAnswer:
+    _heed(call, call.names["user"])
     return await call.service.state(call.caller.tenant, call.names["user"])
 
 

@@ -23,6 +23,7 @@ from relaygr.serving.exchange import JSON, Reply, decode
 from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.oip_rows import INPUTS, Infer, RequestedOutput, rank_bodies
 from relaygr.serving.oip_tensors import OutputTensor, Value, read_tensors, write_tensor
+from relaygr.serving.told import heed
 from relaygr.serving.wire import RankBody
 
 OCTETS = "application/octet-stream"
@@ -106,6 +107,7 @@ async def infer(call: Call) -> Reply:
     bodies, batched = rank_bodies(
         read_tensors(request.inputs, raw), request.parameters, call.service.engine.config.max_batch_requests
     )
+    heed(call.service, call.headers, call.caller.tenant, {body.user for body in bodies})
     answers = await _rank_all(call, bodies)
     served = answers[0][1].served.model.hex()
     if any(result.served.model.hex() != served for _, result in answers) or version not in (None, served):

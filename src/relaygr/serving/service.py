@@ -299,9 +299,14 @@ class Service:
     def note_epoch(self, epoch: int) -> None:
         """A router names the epoch of its members: after a change, others may have written to the store."""
         if epoch > self._epoch:
-            changed, self._epoch = self._epoch > 0, epoch
-            if changed and self._users is not None:
+            self._epoch = epoch
+            if self._users is not None:
                 self._users.distrust()
+
+    def note_moved(self, tenant: str, user: str) -> None:
+        """A router does not know that this instance served the user last: another may have written."""
+        if self._users is not None:
+            self._users.distrust((tenant, user))
 
     def _readings(self) -> Readings:
         if self._scheduler is None or self._users is None or self._served is None:

@@ -71,7 +71,7 @@ class Users:
         """Calls of the store run on `threads`; a history larger than `limit_bytes` is not kept."""
         self._store, self._threads, self._limit, self._reading = store, threads, limit_bytes, reading
         self._held: OrderedDict[Owner, UserHistory] = OrderedDict()
-        self._bytes = 0
+        self._bytes = self._doubts = 0
         self._turns: dict[Owner, _Turn] = {}
         self._writes: set[asyncio.Task[Any]] = set()
 
@@ -89,8 +89,15 @@ class Users:
             self._held.clear()
             self._bytes = 0
 
-    def distrust(self) -> None:
-        """Histories are loaded again before they are used: another process may have added to them."""
+    def distrust(self, owner: Owner | None = None) -> None:
+        """Histories, or this one, are loaded again before they are used: others may have added to them.
+
+        What is being loaded now may have been read before that, and is not kept.
+        """
+        self._doubts += 1
+        if owner is not None:
+            self._drop(owner)
+            return
         self._held.clear()
         self._bytes = 0
 
@@ -116,9 +123,9 @@ class Users:
         async with self._turn(owner):
             history = self.held(owner)
             if history is None:
-                reading = self._reading
+                reading, doubts = self._reading, self._doubts
                 history = await self._call(lambda: _load(self._store, owner, reading))
-                if reading == self._reading:
+                if (reading, doubts) == (self._reading, self._doubts):
                     self._keep(owner, history)
             return history
 
