@@ -7,6 +7,7 @@ from collections import OrderedDict
 
 from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
 from relaygr.core.clock import Clock
+from relaygr.core.errors import ConfigError
 from relaygr.core.state import Prefix, Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
@@ -49,6 +50,11 @@ class Relay:
     ) -> None:
         self.config, self.host = config, host
         self._trigger_config, self._clock, self._observer = trigger, clock, observer
+        if config.h_relay_bytes > device_bytes:
+            raise ConfigError(
+                RelayConfig.key("h_relay_bytes"),
+                f"{config.h_relay_bytes} is more than engine.device_bytes, {device_bytes}",
+            )
         self._bound = config.h_relay_bytes or int(config.h_relay_share * device_bytes)
         self._slots = trigger.model_slots or 1
         self._lock = threading.Lock()
