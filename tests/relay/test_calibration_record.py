@@ -18,6 +18,7 @@ from relaygr.relay.calibration import (
     load_calibration,
     save_calibration,
 )
+from relaygr.relay.fit import Sample, fit
 from relaygr.relay.latency import Coefficients, Pass
 
 BUILD = Build(model="ab" * 16, dtype="fp32", kernel="cpu aten torch 2", threads=1, machine="some, 2 cores")
@@ -39,9 +40,25 @@ def calibration() -> Calibration:
 
 def test_exact_times_give_exact_coefficients() -> None:
     found = calibration()
-    for name in TRUE.__struct_fields__:
+    assert (found.coefficients.t1c_ms, found.coefficients.t2c_ms) == (None, None)
+    for name in ("t0_ms", "t1_ms", "t2_ms", "t_launch_ms"):
         assert getattr(found.coefficients, name) == pytest.approx(getattr(TRUE, name), rel=1e-9)
     assert max(abs(found.error(point)) for point in found.points) < 1e-9
+
+
+def test_candidates_get_coefficients_of_their_own_where_they_cost_something_else() -> None:
+    apart = msgspec.structs.replace(TRUE, t1c_ms=0.03, t2c_ms=1e-5)
+    shapes = [
+        Pass(new_tokens=q, cached_tokens=ctx, candidates=c, chunk=not c)
+        for q, ctx in ((256, 0), (1024, 0), (4096, 0), (64, 256), (64, 4096))
+        for c in (0, 32, 128, 512)
+    ]
+    found = fit([Sample(s, apart.batch_ms([s])) for s in shapes])
+    for name in apart.__struct_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(apart, name), rel=1e-6)
+    # Two numbers of candidates cannot tell them from the rest of a pass.
+    few = fit([Sample(s, apart.batch_ms([s])) for s in shapes if s.candidates in (0, 128)])
+    assert (few.t1c_ms, few.t2c_ms) == (None, None)
 
 
 def test_the_level_is_that_of_the_medians_and_k99_that_of_all_times() -> None:

@@ -62,7 +62,7 @@ def test_the_513th_prefix_of_the_example_is_over_the_footprint() -> None:
 def test_an_empty_bucket_names_the_smaller_rate(
     slots: int, rank_rate: float, t_life: float, nbytes: int, q: float, reason: Reason
 ) -> None:
-    found = gate(slots=slots)
+    found = gate(slots=slots, u_max=0.7)
     found.rates(50, rank_rate, 10, t_life, nbytes, 0.0)
     assert min(found.q_rate_per_s, found.q_load_per_s) == pytest.approx(q)
     burst = 8
@@ -81,7 +81,7 @@ def test_a_measured_rate_replaces_the_one_before() -> None:
 
 def test_the_rate_follows_a_lower_bound_at_once() -> None:
     holds: HoldBook[int] = HoldBook(16 * GIB, 1.0)
-    found = Gate(TriggerConfig(), holds, 2)
+    found = Gate(TriggerConfig(u_max=0.7), holds, 2)
     holds.reserve(-1, 9 * GIB, 0.0)
     holds.propose(8 * GIB)
     found.rates(1, 0, 1, 1.0, 256 * MIB, 0.0)
@@ -165,7 +165,7 @@ def test_r5_utilisation_in_every_window(pattern: str, u_max: float, slots: int) 
 def test_r5_little_s_law_in_every_window(pattern: str) -> None:
     """64 prefixes a second, each held for a second, fit: memory refuses none of those the rate admits."""
     holds: HoldBook[int] = HoldBook(16 * GIB, 1.0)
-    found = Gate(TriggerConfig(), holds, 16)
+    found = Gate(TriggerConfig(u_max=0.7), holds, 16)
     found.rates(50, 200, 10, 1.0, 256 * MIB, 0.0)
     admitted: list[float] = []
     for key, now in enumerate(arrivals(pattern, 3, 20.0)):

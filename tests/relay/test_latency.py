@@ -134,7 +134,7 @@ def test_one_page_that_takes_longer_is_reported() -> None:
 def test_pairs() -> None:
     assert pairs(3, 10) == 3 * 10 + 1 + 2 + 3
     one = Pass(new_tokens=3, cached_tokens=10, candidates=2)
-    assert one.seen == 36 + 2 * 14
+    assert (one.history_pairs, one.candidate_pairs) == (36, 2 * 14)
     assert EXAMPLE.batch_ms([one]) == EXAMPLE.pass_ms(3, 10, 2)
 
 
@@ -195,7 +195,7 @@ def test_k99_follows_what_is_measured_and_raises_predictions() -> None:
     assert model.k99 == pytest.approx(k99)
     assert model.error().samples == WINDOW
     assert model.hit_p99_ms(900, 100, 128) == pytest.approx(k99 * EXAMPLE.hit_ms(900, 100, 128))
-    assert model.pre_p99_ms(900, 3) == pytest.approx(k99 * EXAMPLE.pre_ms(900, 3))
+    assert model.pre_ms(900, 3) == pytest.approx(model.k50 * EXAMPLE.pre_ms(900, 3))
     assert model.longest_p99(40, 128, 8192) == EXAMPLE.longest(40, 128, 8192, model.k99)
     assert model.chunks(4.0, 32) == Chunks(EXAMPLE, 4.0, 32)
 

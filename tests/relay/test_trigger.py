@@ -42,7 +42,7 @@ def decide(
 
 
 def figures(verdict: Verdict) -> list[float | None]:
-    found = (verdict.full_p99_ms, verdict.hit_p99_ms, verdict.pre_p99_ms)
+    found = (verdict.full_p99_ms, verdict.hit_p99_ms, verdict.pre_ms)
     return [None if ms is None else round(ms, 3) for ms in found]
 
 

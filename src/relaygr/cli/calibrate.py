@@ -103,8 +103,10 @@ def _coefficients(calibration: Calibration) -> Table:
     for name, value in (
         ("t0, ms a rank pass", f"{found.t0_ms:.4g}"),
         ("t_launch, ms a chunk", f"{found.t_launch_ms:.4g}"),
-        ("t1, ms a token or candidate", f"{found.t1_ms:.4g}"),
-        ("t2, ms a pair", f"{found.t2_ms:.4g}"),
+        ("t1, ms a token", f"{found.t1_ms:.4g}"),
+        ("t2, ms a token and a key", f"{found.t2_ms:.4g}"),
+        ("t1c, ms a candidate", "as t1" if found.t1c_ms is None else f"{found.t1c_ms:.4g}"),
+        ("t2c, ms a candidate and a key", "as t2" if found.t2c_ms is None else f"{found.t2c_ms:.4g}"),
         ("k99", f"{error.p99:.2f}"),
         ("measured / fitted, median", f"{error.median:.2f}"),
         ("mean error of a pass", f"{error.mean_error:.0%}"),

@@ -92,8 +92,8 @@ class TriggerConfig(Section, frozen=True, kw_only=True):
     hysteresis: float = 0.05
     seq_at_risk_min_tokens: int = 512
     metadata_max_age_s: float = 60.0
-    lead_quantile: float = 0.10
-    u_max: float = 0.7
+    lead_quantile: float = 0.5
+    u_max: float = 0.95
     model_slots: int = 0
     pre_rate_per_s: float = 0.0
     pre_burst: int = 8

@@ -180,8 +180,8 @@ class Scheduler:
         if ref is None:  # without a history there is nothing to hold
             relay.withdraw(flight.owner)
             return ""
-        flight.left_ms = (verdict.pre_p99_ms or 0.0) * (tokens - max(found)) / max(tokens, 1)
-        device_ms = (verdict.pre_p99_ms or 0.0) * (tokens - found.device) / max(tokens, 1)
+        flight.left_ms = (verdict.pre_ms or 0.0) * (tokens - max(found)) / max(tokens, 1)
+        device_ms = (verdict.pre_ms or 0.0) * (tokens - found.device) / max(tokens, 1)
         step = relay.prepare(history, ref, found, flight.queued_s, flight.deadline_s, device_ms).step
         flight.reloading = step is Step.RELOAD
         return ""

@@ -50,20 +50,28 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.new_tokens + self.candidates
 
     @property
-    def seen(self) -> float:
-        """Pairs of a row and a key it sees."""
-        keys = self.cached_tokens + self.new_tokens + 1
-        return pairs(self.new_tokens, self.cached_tokens) + self.candidates * keys
+    def history_pairs(self) -> float:
+        """Pairs of a new token and a key it sees."""
+        return pairs(self.new_tokens, self.cached_tokens)
+
+    @property
+    def candidate_pairs(self) -> int:
+        """Pairs of a candidate and a key it sees."""
+        return self.candidates * (self.cached_tokens + self.new_tokens + 1)
 
 
 class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """T(q, ctx, c) = t0 + t1 (q + c) + t2 (pairs(q, ctx) + c (ctx + q + 1)), in milliseconds.
+    """T(q, ctx, c) = t0 + t1 q + t2 pairs(q, ctx) + t1c c + t2c c (ctx + q + 1), in milliseconds.
+
+    Candidates go through all of the last layer, of which history tokens need half, and see all keys, which
+    kernels do at another speed than a triangle.
 
     Attributes:
         t0_ms: of a rank pass as such.
-        t1_ms: of a token or candidate.
-        t2_ms: of a token or candidate and one key it sees.
+        t1_ms: of a history token.
+        t2_ms: of a history token and one key it sees.
         t_launch_ms: of a pre-inference chunk as such, in place of `t0_ms`.
+        t1c_ms, t2c_ms: of a candidate, and of it and one key; None for as much as a history token's.
 
     Raises:
         ConfigError: a coefficient is negative, not finite or above 1e9.
@@ -73,12 +81,14 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     t1_ms: float
     t2_ms: float
     t_launch_ms: float
+    t1c_ms: float | None = None
+    t2c_ms: float | None = None
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
             # Written so that NaN is refused.
-            if not 0 <= value <= MAX_COEFFICIENT_MS:
+            if value is not None and not 0 <= value <= MAX_COEFFICIENT_MS:
                 raise ConfigError(f"latency.{name}", f"{value} is outside [0, {MAX_COEFFICIENT_MS:g}]")
 
     def scaled(self, factor: float) -> Coefficients:
@@ -88,12 +98,14 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             t1_ms=factor * self.t1_ms,
             t2_ms=factor * self.t2_ms,
             t_launch_ms=factor * self.t_launch_ms,
+            t1c_ms=None if self.t1c_ms is None else factor * self.t1c_ms,
+            t2c_ms=None if self.t2c_ms is None else factor * self.t2c_ms,
         )
 
     def pass_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """T(q, ctx, c)."""
-        seen = pairs(new_tokens, cached_tokens) + candidates * (cached_tokens + new_tokens + 1)
-        return self.t0_ms + self.t1_ms * (new_tokens + candidates) + self.t2_ms * seen
+        work = self.t1_ms * new_tokens + self.t2_ms * pairs(new_tokens, cached_tokens)
+        return self.t0_ms + work + self._scoring_ms(candidates, cached_tokens + new_tokens + 1)
 
     def full_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         """Everything computed."""
@@ -118,7 +130,17 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         if not batch:
             return 0.0
         fixed = max(self.t_launch_ms if one.chunk else self.t0_ms for one in batch)
-        return fixed + sum(self.t1_ms * one.rows + self.t2_ms * one.seen for one in batch)
+        return fixed + sum(
+            self.t1_ms * one.new_tokens
+            + self.t2_ms * one.history_pairs
+            + self._scoring_ms(one.candidates, one.cached_tokens + one.new_tokens + 1)
+            for one in batch
+        )
+
+    def _scoring_ms(self, candidates: int, keys: int) -> float:
+        t1 = self.t1_ms if self.t1c_ms is None else self.t1c_ms
+        t2 = self.t2_ms if self.t2c_ms is None else self.t2c_ms
+        return candidates * (t1 + t2 * keys)
 
     def longest(self, budget_ms: float, candidates: int, limit_tokens: int, k99: float = 1.0) -> int | None:
         """Most history tokens, up to `limit_tokens`, that a full pass with `candidates` computes in time.
@@ -196,14 +218,20 @@ class LatencyModel:
         """As `k99`, of nine passes in ten."""
         return self._window.p90
 
+    @property
+    def k50(self) -> float:
+        """As `k99`, of every second pass."""
+        return self._window.p50
+
     def full_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         return self.k99 * self._coefficients.full_ms(prefix_tokens, suffix_tokens, candidates)
 
     def hit_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         return self.k99 * self._coefficients.hit_ms(prefix_tokens, suffix_tokens, candidates)
 
-    def pre_p99_ms(self, prefix_tokens: int, chunks: int | None = None) -> float:
-        return self.k99 * self._coefficients.pre_ms(prefix_tokens, chunks)
+    def pre_ms(self, prefix_tokens: int, chunks: int | None = None) -> float:
+        """The usual time: of many chunks one after the other the scatter evens out."""
+        return self.k50 * self._coefficients.pre_ms(prefix_tokens, chunks)
 
     def longest_p99(self, budget_ms: float, candidates: int, limit_tokens: int) -> int | None:
         """See `Coefficients.longest`; the budget is already without the guard."""

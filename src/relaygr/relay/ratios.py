@@ -32,6 +32,8 @@ class RatioWindow:
     def __init__(self, ratios: Iterable[float] = (), limit: int = WINDOW) -> None:
         """Raises ValueError for a limit below 1."""
         self._window = QuantileWindow(0.99, 1.0, limit, ratios)
+        # Kept ready, so that another thread reads one value and never a list that is being changed.
+        self.p50, self.p90 = self._window.at(0.5), self._window.at(0.9)
 
     def __len__(self) -> int:
         return len(self._window)
@@ -41,13 +43,9 @@ class RatioWindow:
         """1 for an empty window; any thread may ask."""
         return self._window.value
 
-    @property
-    def p90(self) -> float:
-        """As `p99`, for the thread that adds."""
-        return self._window.at(0.9)
-
     def add(self, ratio: float) -> None:
         self._window.add(ratio)
+        self.p50, self.p90 = self._window.at(0.5), self._window.at(0.9)
 
     def error(self) -> ErrorRatio:
         """Linear in the window; for an exporter, not for every pass."""

@@ -94,18 +94,18 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision and the P99 times it rests on, in milliseconds; None where not asked for.
+    """The decision and the times it rests on, in milliseconds; None where not asked for.
 
     Attributes:
         reason: ADMITTED or the first test that failed.
-        full_p99_ms, hit_p99_ms: of ranking without and with the prefix.
-        pre_p99_ms: of the pre-inference; in one piece where even that is too late.
+        full_p99_ms, hit_p99_ms: the P99 of ranking without and with the prefix.
+        pre_ms: of the pre-inference, its usual time; in one piece where even that is too late.
     """
 
     reason: Reason
     full_p99_ms: float | None = None
     hit_p99_ms: float | None = None
-    pre_p99_ms: float | None = None
+    pre_ms: float | None = None
 
     @property
     def admitted(self) -> bool:
@@ -113,7 +113,7 @@ class Verdict:
 
     def but(self, reason: Reason) -> Verdict:
         """The same times, with the reason of a later test."""
-        return Verdict(reason, self.full_p99_ms, self.hit_p99_ms, self.pre_p99_ms)
+        return Verdict(reason, self.full_p99_ms, self.hit_p99_ms, self.pre_ms)
 
 
 class Trigger:
@@ -203,15 +203,15 @@ class Trigger:
 
         Chunks are only counted where one piece would be in time: so few that counting them is cheap.
         """
-        whole = latency.pre_p99_ms(tokens)
+        whole = latency.pre_ms(tokens)
         if build.chunks is None:
             return whole, whole <= limit_ms
-        if latency.pre_p99_ms(tokens, 1) > limit_ms:
+        if latency.pre_ms(tokens, 1) > limit_ms:
             return whole, False
         starts = self._starts.get(build.name)
         if starts is None or starts.chunks != build.chunks:
             starts = self._starts[build.name] = _ChunkStarts(build.chunks)
-        chunked = latency.pre_p99_ms(tokens, starts.count(tokens))
+        chunked = latency.pre_ms(tokens, starts.count(tokens))
         return chunked, chunked <= limit_ms
 
 

@@ -25,10 +25,10 @@ def inline_wait_ms(full_ms: float, rate_per_s: float) -> float:
 
 @lru_cache(maxsize=2048)
 def wait_passes(load: float, miss: float = 0.01) -> float:
-    """The wait that a share `miss` of arrivals exceeds, in passes: independent arrivals, passes of one length.
+    """The wait that a share `miss` of arrivals exceeds, in passes; of independent arrivals, and equal passes.
 
-    P(W <= t) = (1 - load) sum over k <= t of (load (k - t))^k / k! exp(-load (k - t)) (Erlang, M/D/1). Infinite
-    where it is longer than `_LONGEST_PASSES` or the slot is full.
+    P(W <= t) = (1 - load) sum over k <= t of (load (k - t))^k / k! exp(-load (k - t)) (Erlang, M/D/1).
+    Infinite where it is longer than `_LONGEST_PASSES` or the slot is full.
     """
     if load >= _FULL:
         return math.inf
