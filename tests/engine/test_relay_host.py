@@ -151,6 +151,9 @@ def test_what_is_larger_than_the_host_stays_out_of_it() -> None:
         r.rank(ONE)
         r.rest()
         assert r.cached(ONE) == (FULL, 0)
+        host = r.engine.cache_stats().host
+        assert host is not None
+        assert (host.refused, host.stores) == (1, 0)
 
 
 def test_nobody_is_spilled_who_will_not_return_and_nobody_who_is_held() -> None:

@@ -65,12 +65,13 @@ def feedback(app: App) -> Any:
 
 
 def metric(app: App, name: str) -> float:
-    """Of a line of the exposition: a name, with labels beside `model` where it has some."""
+    """Of all models together: a name, with labels beside `model` where it has some; 0 if it is not there."""
     text = app.call("GET", "/metrics").text
     name, _, labels = name.partition("{")
     wanted = {part for part in labels.rstrip("}").split(",") if part}
+    total = 0.0
     for line in text.splitlines():
         found, _, rest = line.partition("{")
         if found == name and wanted <= set(rest.partition("}")[0].split(",")):
-            return float(line.rpartition(" ")[2])
-    return 0.0
+            total += float(line.rpartition(" ")[2])
+    return total

@@ -88,6 +88,7 @@ class HostStats:
         loads, stores: that became visible.
         moving: transfers in flight.
         superseded: stores that were dropped because the entry had grown or changed meanwhile.
+        refused: stores for which there was no room, because the entry is larger than the tier or all is read.
         damaged: entries that were dropped because their bytes were not those stored.
         lost_tokens: tokens evicted from the device that no other tier held.
     """
@@ -107,6 +108,7 @@ class HostStats:
     superseded: int
     damaged: int
     lost_tokens: int
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

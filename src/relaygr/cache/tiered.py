@@ -57,6 +57,7 @@ class TieredBooks(DeviceBooks):
         self._store_timeout_s = store_timeout_s
         self._flights = Flights()
         self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
+        self._without_room = 0
 
     @property
     def host_tokens(self) -> int:
@@ -152,9 +153,11 @@ class TieredBooks(DeviceBooks):
         if self._host.match(entry.ref) == entry.tokens:
             return self._refuse(Reason.ALREADY_STORED)
         if self._host.chunks_for(entry.tokens) > self._host.total_chunks:
+            self._without_room += 1
             return self._refuse(Reason.TOO_LARGE)
         runs = self._host.reserve(entry.tokens)
         if runs is None:
+            self._without_room += 1
             return self._refuse(Reason.PINNED)
         lease = self.lease(entry.ref, entry.tokens, "store", now_s, now_s + self._store_timeout_s)
         assert isinstance(lease, ReadLease), "the entry is on the device and of the model served"
@@ -293,4 +296,5 @@ class TieredBooks(DeviceBooks):
             superseded=self._superseded,
             damaged=self._damaged,
             lost_tokens=self._lost,
+            refused=self._without_room,
         )

@@ -129,8 +129,8 @@ def _host(host: HostStats, copied: tuple[int, int], model: str) -> Iterator[Metr
     yield _gauge("host_bytes", "Host memory of prefixes", model, states, "state")
     yield _total("host_evictions_total", "Prefixes evicted from host memory", model, host.evictions)
     yield _one("reload_inflight", "Copies between host and device that are under way", model, host.moving)
-    spills = {"stored": host.stores, "superseded": host.superseded}
-    yield _counts("spill_total", "Prefixes copied to host memory", model, "result", spills)
+    spills = {"stored": host.stores, "superseded": host.superseded, "refused": host.refused}
+    yield _counts("spill_total", "Prefixes to be copied to host memory", model, "result", spills)
     directions = dict(zip(("h2d", "d2h"), copied, strict=True))
     yield _counts("copy_bytes_total", "Bytes copied between host and device", model, "direction", directions)
     yield _total("build_mismatch_total", "Host entries that were not what was stored", model, host.damaged)
