@@ -27,7 +27,7 @@ TARGET = {"instance", "job"}
 # Metrics that an undisturbed service without a latency model has no sample of.
 UNDISTURBED = {
     "relaygr_deadline_missed", "relaygr_cancelled", "relaygr_failed", "relaygr_disconnects",
-    "relaygr_latency_model_error_ratio",
+    "relaygr_latency_model_error_ratio", "relaygr_prefix_waste",
 }  # fmt: skip
 Labels = dict[str, set[str]]
 

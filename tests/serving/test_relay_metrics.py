@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
 
@@ -16,7 +16,9 @@ from serving_apps import App, events, running
 
 from relaygr.config.relay import Member, RouterConfig
 from relaygr.config.settings import Config
+from relaygr.core.errors import RelayError
 from relaygr.core.units import MIB
+from relaygr.engine import RankRequest, RankResult
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving.fleet import Fleet
 from relaygr.serving.forward import Forwarder
@@ -72,7 +74,7 @@ def everything(app: App) -> None:
     rank(app, "safe", SHORT)
     app.post("/v1/events", {"user": "late", "items": [1], "timestamps": [200]})
     app.post("/v1/events", {"user": "late", "items": [1], "timestamps": [100]})
-    app.call("POST", "/v1/rank", {"user": "slow", "candidates": [1], "history": LONG, "deadline_ms": 1})
+    late(app)
     signal(app, "orphan", candidates=4)
     quiet(app)
     for number in range(40):
@@ -81,6 +83,21 @@ def everything(app: App) -> None:
     time.sleep(0.3)  # longer than a prefix is held
     signal(app, "crowd-0", candidates=4)
     quiet(app)
+
+
+def late(app: App) -> None:
+    """The engine takes longer than a request has."""
+    engine = app.service.engine
+    whole = engine.rank_batch
+
+    def slow(requests: Sequence[RankRequest]) -> list[RankResult | RelayError]:
+        time.sleep(0.1)
+        return whole(requests)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "rank_batch", slow)
+        app.call("POST", "/v1/rank", {"user": "slow", "candidates": [1], "history": LONG, "deadline_ms": 20})
+        quiet(app)
 
 
 def quiet(app: App) -> None:
