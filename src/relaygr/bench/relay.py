@@ -3,54 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from relaygr.bench.machine import cpu_model, usable_cores
-from relaygr.bench.relay_experiment import Confirming, Effort, parts
-from relaygr.bench.relay_ground import LONGEST, Ground, prepare
-from relaygr.bench.relay_loads import Loads
-from relaygr.bench.relay_result import (
-    PAPER,
-    PAPER_LENGTH_RATIO,
-    PAPER_RATE_RATIO,
-    Confirmed,
-    RelayReport,
-)
+from relaygr.bench.machine import usable_cores
+from relaygr.bench.relay_experiment import Case, Confirming
+from relaygr.bench.relay_ground import Ground, prepare
+from relaygr.bench.relay_loads import Loads, traffic_of
+from relaygr.bench.relay_report import report
+from relaygr.bench.relay_result import Ablation, Confirmed, RelayReport, Twin
 from relaygr.bench.relay_servers import Servers
+from relaygr.bench.relay_spec import RANK_TAUS, RelaySpec
 from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_twin import Question, search_all
+from relaygr.bench.relay_two import Pair, away, cramped
 from relaygr.bench.relay_wire import clock, new_loop
-from relaygr.relay.budgets import TAU_CANDIDATES
+from relaygr.relay.budgets import TAU_CANDIDATES, TAU_HISTORY
 from relaygr.sim.experiments import Experiment
-from relaygr.sim.traffic import Regime, Traffic
+from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import RELAY_FULL
 
 Progress = Callable[[str], None]
 
-_REGIMES: tuple[Regime, ...] = ("first_touch", "sessions")
-_WARMUP = 30
-_RANK_TAUS = 2.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelaySpec:
-    """What to measure.
-
-    Attributes:
-        minutes: that all of it may take.
-        own: settings of the servers, as `section.key=value`.
-    """
-
-    preset: str = "hstu-tiny"
-    quick: bool = True
-    minutes: float = 4.7
-    seed: int = 0
-    own: tuple[str, ...] = ()
+_SIMULATED_REQUESTS = 1500
+# Of the two servers together, in requests a tau: what a machine with a core for each serves with ease.
+_TWIN_RATES = {"first_touch": 0.2, "sessions": 0.4}
+_TWIN_REQUESTS, _ABLATION_REQUESTS = 300, 400
+# Of the full run's time, what the searches get; the rest is for two servers.
+_SEARCH_SHARE = 0.78
 
 
 def bench_relay(spec: RelaySpec, progress: Progress = lambda text: None) -> RelayReport:
@@ -58,96 +43,119 @@ def bench_relay(spec: RelaySpec, progress: Progress = lambda text: None) -> Rela
 
     Raises:
         BackendError: a server does not start or does not do its work.
-        ConfigError: the preset or a setting is wrong.
+        ConfigError: a setting is wrong.
     """
     with (
         tempfile.TemporaryDirectory(prefix="relaygr-bench-") as name,
         asyncio.Runner(loop_factory=new_loop) as runner,
     ):
-        return runner.run(_quick(Path(name), spec, progress))
+        return runner.run(_Bench(Path(name), spec, progress).run())
 
 
-async def _quick(folder: Path, spec: RelaySpec, progress: Progress) -> RelayReport:
-    begin_s = clock()
-    progress("a model with random weights; a server calibrates itself")
-    ground = await prepare(folder, spec.preset, spec.seed, spec.own, calibrate_s=4.0, samples=40)
-    progress(
-        f"tau {ground.speed.tau_ms:.1f} ms (fitted {ground.speed.fitted_tau_ms:.1f}), "
-        f"HTTP adds {ground.speed.overhead_ms:.1f} ms; simulating"
-    )
-    traffics = [Traffic(regime=regime, warmup=_WARMUP, candidates=TAU_CANDIDATES) for regime in _REGIMES]
-    simulations = await asyncio.to_thread(_simulate, ground, traffics, (spec.seed,), 1500)
-    for one in simulations:
-        progress(f"simulated, {one.regime}: {_ratios(one)}")
-    effort = Effort(seeds=(spec.seed,), least=300, most=1000, tries=5, rate_step=1.06, longest=LONGEST - 512)
-    time = Allotment(begin_s + 60 * spec.minutes, [part for regime in _REGIMES for part in parts(regime)])
-    found: list[Confirmed] = []
-    async with Servers(folder / "servers") as servers:
-        loads = Loads(
-            ground.site(_RANK_TAUS), servers, ground.people(TAU_CANDIDATES), ground.limits(_RANK_TAUS)
+class _Bench:
+    def __init__(self, folder: Path, spec: RelaySpec, progress: Progress) -> None:
+        self._folder, self._spec, self._progress = folder, spec, progress
+        self._begin_s = clock()
+
+    async def run(self) -> RelayReport:
+        spec = self._spec
+        self._progress("a model with random weights; a server calibrates itself")
+        ground = await prepare(
+            self._folder,
+            spec.preset,
+            spec.seed,
+            spec.own,
+            calibrate_s=4.0 if spec.quick else 20.0,
+            samples=40 if spec.quick else 100,
         )
-        for traffic, simulated in zip(traffics, simulations, strict=True):
-            confirming = Confirming(loads, traffic, effort, time, progress)
-            found.append(await confirming.confirm(simulated))
-    return _report(spec, ground, tuple(found), clock() - begin_s)
+        speed = ground.speed
+        self._progress(
+            f"tau {speed.tau_ms:.1f} ms ({speed.fitted_tau_ms:.1f} by its calibration), HTTP adds "
+            f"{speed.overhead_ms:.1f} ms"
+        )
+        found = await self._searches(ground)
+        ablations: list[Ablation] = []
+        twins: list[Twin] = []
+        if not spec.quick:
+            twins = await self._twins(ground)
+        if not spec.quick and not spec.twin:
+            ablations = await self._ablations(ground, found)
+        return report(spec, ground, found, ablations, twins, clock() - self._begin_s)
+
+    async def _searches(self, ground: Ground) -> list[Confirmed]:
+        spec, cases = self._spec, self._spec.cases()
+        if not cases:
+            return []
+        self._progress("simulating the searches")
+        simulations = await asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3])
+        for case, one in zip(cases, simulations, strict=True):
+            self._progress(f"simulated, {case.name}: {_ratios(one)}")
+        share = 1.0 if spec.quick else _SEARCH_SHARE
+        end_s = self._begin_s + 60 * share * spec.minutes
+        time = Allotment(end_s, [part for case in cases for part in case.parts()])
+        found: list[Confirmed] = []
+        pairs = zip(cases, simulations, strict=True)
+        # Servers are kept while budgets stay the same.
+        for rank_taus, group in itertools.groupby(pairs, lambda pair: pair[0].rank_taus):
+            async with Servers(self._folder / f"servers-{rank_taus:g}") as servers:
+                for case, simulated in group:
+                    loads = self._loads(ground, servers, rank_taus, case.traffic.candidates)
+                    confirming = Confirming(loads, case, spec.effort(), time, self._progress)
+                    found.append(await confirming.confirm(simulated))
+        return found
+
+    async def _twins(self, ground: Ground) -> list[Twin]:
+        found = []
+        async with Servers(self._folder / "servers-twin") as servers:
+            pair = self._pair(ground, servers)
+            for case in replace(self._spec, quick=True, twin=False).cases():
+                traffic = self._fixed(ground, case.traffic, _TWIN_RATES[case.traffic.regime], _TWIN_REQUESTS)
+                found.append(await pair.twin(traffic, self._spec.seeds))
+        return found
+
+    async def _ablations(self, ground: Ground, found: Sequence[Confirmed]) -> list[Ablation]:
+        again = found[1]
+        best = again.relay_rate.best if again.relay_rate is not None else None
+        rate = 0.5 * best * ground.speed.tau_ms / 1000 if best is not None else _TWIN_RATES["sessions"]
+        traffic = self._fixed(ground, away(self._spec.cases()[1].traffic), rate, _ABLATION_REQUESTS)
+        async with Servers(self._folder / "servers-ablations") as servers:
+            pair = self._pair(cramped(ground, TAU_HISTORY), servers)
+            return await pair.ablations(traffic, self._spec.seeds[:1])
+
+    def _pair(self, ground: Ground, servers: Servers) -> Pair:
+        loads = self._loads(ground, servers, RANK_TAUS, TAU_CANDIDATES)
+        return Pair(ground, loads, RANK_TAUS, usable_cores(), self._progress)
+
+    def _fixed(self, ground: Ground, base: Traffic, rate_taus: float, requests: int) -> Traffic:
+        limits = ground.limits(RANK_TAUS)
+        rate = 1000 * rate_taus / limits.tau_ms
+        return traffic_of(limits, base, rate, TAU_HISTORY, requests, self._spec.seed)
+
+    @staticmethod
+    def _loads(ground: Ground, servers: Servers, rank_taus: float, candidates: int) -> Loads:
+        return Loads(ground.site(rank_taus), servers, ground.people(candidates), ground.limits(rank_taus))
 
 
-def _simulate(
-    ground: Ground, traffics: list[Traffic], seeds: tuple[int, ...], requests: int
-) -> list[Experiment]:
+def _simulate(ground: Ground, cases: Sequence[Case], seeds: tuple[int, ...]) -> list[Experiment]:
     questions = [
         Question(
-            world=ground.world(RELAY_FULL, _RANK_TAUS),
-            traffic=msgspec.structs.replace(traffic, requests=requests),
+            world=ground.world(RELAY_FULL, case.rank_taus),
+            traffic=msgspec.structs.replace(case.traffic, requests=_SIMULATED_REQUESTS),
             seeds=seeds,
-            regime=traffic.regime,
-            rank_taus=_RANK_TAUS,
-            candidates=traffic.candidates,
+            regime=case.traffic.regime,
+            rank_taus=case.rank_taus,
+            candidates=case.traffic.candidates,
         )
-        for traffic in traffics
+        for case in cases
     ]
     return search_all(questions, usable_cores())
 
 
 def _ratios(found: Experiment) -> str:
-    length, rates = found.lengths.ratio, found.rates
-    rate = rates.ratio if rates is not None else None
-    return f"length ratio {_two(length)}, rate ratio {_two(rate)}"
+    rates = found.rates
+    return f"length ratio {two(found.lengths.ratio)}, rate ratio {two(rates.ratio if rates else None)}"
 
 
-def _two(value: float | None) -> str:
+def two(value: float | None) -> str:
+    """Two decimals."""
     return "none" if value is None else f"{value:.2f}"
-
-
-def _report(spec: RelaySpec, ground: Ground, found: tuple[Confirmed, ...], seconds: float) -> RelayReport:
-    once, again = found[:2]
-    return RelayReport(
-        length_ratio=once.length_ratio,
-        length_ratio_simulated=once.length_ratio_simulated,
-        rate_ratio=once.rate_ratio,
-        rate_ratio_simulated=once.rate_ratio_simulated,
-        sessions_length_ratio=again.length_ratio,
-        sessions_length_ratio_simulated=again.length_ratio_simulated,
-        sessions_rate_ratio=again.rate_ratio,
-        sessions_rate_ratio_simulated=again.rate_ratio_simulated,
-        relay_p99_over_budget=_most(one.p99_over_budget for one in (once, again)),
-        relay_p99_over_budget_simulated=_most(one.p99_over_budget_simulated for one in (once, again)),
-        paper_length_ratio=PAPER_LENGTH_RATIO,
-        paper_rate_ratio=PAPER_RATE_RATIO,
-        paper=PAPER,
-        quick=spec.quick,
-        preset=spec.preset,
-        dtype=ground.dtype,
-        cpu=cpu_model(),
-        cores=usable_cores(),
-        seeds=(spec.seed,),
-        seconds=round(seconds, 1),
-        speed=ground.speed,
-        settings=ground.site(_RANK_TAUS).of(RELAY_FULL),
-        notes=(),
-        experiments=found,
-    )
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)

@@ -15,13 +15,38 @@ from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_wire import clock
 from relaygr.sim.experiments import Experiment
 from relaygr.sim.protocol import BASE_LENGTH, LENGTH_STEP, Rates, Search
-from relaygr.sim.traffic import Regime, Traffic
+from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import INLINE_FULL, RELAY_FULL, Variant
 
 Progress = Callable[[str], None]
 
 _FARTHEST = 48  # steps of a rate
 _EXPECTED_TRIES = 2.5  # of full length: what fails clearly is given up early
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is searched for once.
+
+    Attributes:
+        rank_taus: the ranking budget, in units of tau.
+        traffic: regime and candidates; rate, length, requests and seed are filled in.
+        weight: of its time.
+    """
+
+    rank_taus: float
+    traffic: Traffic
+    weight: float = 1.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.traffic.regime}, {self.rank_taus:g} tau, {self.traffic.candidates} candidates"
+
+    def parts(self) -> list[tuple[str, float]]:
+        """Its searches and their weights in time: the relay's loads are the slower to run."""
+        weights = (("base", 1.0), ("inline length", 0.8), ("relay length", 1.5), ("inline rate", 0.5))
+        every = (*weights, ("relay rate", 1.2))
+        return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +72,8 @@ class Effort:
 class Confirming:
     """The searches of one regime and budget."""
 
-    def __init__(
-        self, loads: Loads, base: Traffic, effort: Effort, time: Allotment, progress: Progress
-    ) -> None:
-        """`base` has regime and candidates; rate, length, requests and seed are filled in."""
-        self._loads, self._base, self._effort = loads, base, effort
+    def __init__(self, loads: Loads, case: Case, effort: Effort, time: Allotment, progress: Progress) -> None:
+        self._loads, self._case, self._base, self._effort = loads, case, case.traffic, effort
         self._time, self._progress = time, progress
 
     async def confirm(self, simulated: Experiment) -> Confirmed:
@@ -75,7 +97,7 @@ class Confirming:
             inline_rate, relay_rate = await self._rates(base, length, sim.rates)
         return Confirmed(
             regime=self._base.regime,
-            rank_taus=limits.b_rank_ms / limits.tau_ms,
+            rank_taus=self._case.rank_taus,
             candidates=self._base.candidates,
             limits=limits,
             q0=q0,
@@ -131,7 +153,7 @@ class Confirming:
 
     def _share(self, part: str) -> tuple[float, float]:
         """When a search has to end, and seconds of one of its loads."""
-        share_s = self._time.share_s(f"{self._base.regime} {part}")
+        share_s = self._time.share_s(f"{self._case.name} {part}")
         return clock() + share_s, share_s / _EXPECTED_TRIES
 
     async def _try(self, variant: Variant, rate: float, length: int, seconds: float) -> Trial:
@@ -143,26 +165,20 @@ class Confirming:
         trial = Trial(variant=variant.name, rate=rate, length=length, planned=len(effort.seeds), points=())
         for seed in effort.seeds:
             self._progress(
-                f"{self._base.regime}, {variant.name}: {length:,} tokens at {rate:.3g}/s, {count} requests"
+                f"{self._case.name}, {variant.name}: {length:,} tokens at {rate:.3g}/s, {count} requests"
             )
             traffic = traffic_of(limits, self._base, rate, length, count, seed)
             point: Point = await self._loads.run(Order(variant=variant, traffic=traffic))
             trial = msgspec.structs.replace(trial, points=(*trial.points, point))
             if trial.outcome.hopeless:
                 break
-        self._progress(_said(self._base, trial, limits.b_rank_ms))
+        self._progress(_said(self._case, trial, limits.b_rank_ms))
         return trial
 
 
-def parts(regime: Regime) -> list[tuple[str, float]]:
-    """The searches of a regime and their weights in time: the relay's loads are the slower to run."""
-    weights = (("base", 1.0), ("inline length", 0.8), ("relay length", 1.5), ("inline rate", 0.5))
-    return [(f"{regime} {part}", weight) for part, weight in (*weights, ("relay rate", 1.2))]
-
-
-def _said(base: Traffic, trial: Trial, budget_ms: float) -> str:
+def _said(case: Case, trial: Trial, budget_ms: float) -> str:
     verdict = "passes" if trial.passes else "fails"
     return (
-        f"{base.regime}, {trial.variant}: {trial.length:,} tokens at {trial.rate:.3g}/s {verdict}, "
+        f"{case.name}, {trial.variant}: {trial.length:,} tokens at {trial.rate:.3g}/s {verdict}, "
         f"{trial.good_share:.1%} of {trial.requests} good, P99 {trial.p99_ms:.0f} of {budget_ms:.0f} ms"
     )

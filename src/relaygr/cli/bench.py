@@ -33,6 +33,7 @@ bench_app = App(name="bench", help="Measure latency and efficiency on this machi
 bench_app.command(serve)
 bench_app.command(soak)
 bench_app.command(gateway)
+bench_app.command("relaygr.cli.bench_relay:relay", name="relay")
 
 
 @bench_app.command

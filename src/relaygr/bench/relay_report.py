@@ -1,0 +1,102 @@
+"""Puts together what `bench relay` found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from relaygr.bench.machine import cpu_model, usable_cores
+from relaygr.bench.relay_ground import Ground
+from relaygr.bench.relay_result import (
+    PAPER,
+    PAPER_LENGTH_RATIO,
+    PAPER_RATE_RATIO,
+    Ablation,
+    Confirmed,
+    Found,
+    RelayReport,
+    Twin,
+)
+from relaygr.bench.relay_spec import RANK_TAUS, RelaySpec
+from relaygr.relay.budgets import TAU_CANDIDATES
+from relaygr.sim.variants import RELAY_FULL
+
+
+class _Ratios(NamedTuple):
+    """Of one regime, real and simulated; None where nothing was found."""
+
+    length: float | None = None
+    length_simulated: float | None = None
+    rate: float | None = None
+    rate_simulated: float | None = None
+
+    @classmethod
+    def of(cls, found: Iterable[Confirmed], regime: str) -> _Ratios:
+        for one in found:
+            if one.regime == regime:
+                return cls(
+                    one.length_ratio, one.length_ratio_simulated, one.rate_ratio, one.rate_ratio_simulated
+                )
+        return cls()
+
+
+def report(
+    spec: RelaySpec,
+    ground: Ground,
+    found: Sequence[Confirmed],
+    ablations: Sequence[Ablation],
+    twins: Sequence[Twin],
+    seconds: float,
+) -> RelayReport:
+    """Everything that was found, the headline from the first two experiments."""
+    headline = [one for one in found if one.rank_taus == RANK_TAUS and one.candidates == TAU_CANDIDATES]
+    once, again = (_Ratios.of(headline, regime) for regime in ("first_touch", "sessions"))
+    return RelayReport(
+        length_ratio=once.length,
+        length_ratio_simulated=once.length_simulated,
+        rate_ratio=once.rate,
+        rate_ratio_simulated=once.rate_simulated,
+        sessions_length_ratio=again.length,
+        sessions_length_ratio_simulated=again.length_simulated,
+        sessions_rate_ratio=again.rate,
+        sessions_rate_ratio_simulated=again.rate_simulated,
+        relay_p99_over_budget=_most(one.p99_over_budget for one in headline),
+        relay_p99_over_budget_simulated=_most(one.p99_over_budget_simulated for one in headline),
+        paper_length_ratio=PAPER_LENGTH_RATIO,
+        paper_rate_ratio=PAPER_RATE_RATIO,
+        paper=PAPER,
+        quick=spec.quick,
+        preset=spec.preset,
+        dtype=ground.dtype,
+        cpu=cpu_model(),
+        cores=usable_cores(),
+        seeds=spec.seeds,
+        seconds=round(seconds, 1),
+        speed=ground.speed,
+        settings=ground.site(RANK_TAUS).of(RELAY_FULL),
+        notes=_notes(found),
+        experiments=tuple(found),
+        ablations=tuple(ablations),
+        twins=tuple(twins),
+    )
+
+
+def _notes(found: Sequence[Confirmed]) -> tuple[str, ...]:
+    """What a reader has to know to believe the numbers."""
+    notes = [
+        "time in which no request is between its trigger and its answer is left out of the searches' loads",
+        "the hash of a user decides between servers; histories are in the servers' memory before a load",
+    ]
+    for one in found:
+        where = f"{one.regime}, {one.rank_taus:g} tau, {one.candidates} candidates"
+        if one.base.best is None:
+            notes.append(f"{where}: baseline infeasible")
+        for name in ("base", "inline_length", "relay_length", "inline_rate", "relay_rate"):
+            search: Found | None = getattr(one, name)
+            if search is not None and search.best is not None and not search.bracketed:
+                notes.append(f"{where}: {name} was not searched to its end; more may pass")
+    return tuple(notes)
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

@@ -1,0 +1,78 @@
+"""What `bench relay` is asked for, and what follows: what is searched for, and how thoroughly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from relaygr.bench.relay_experiment import Case, Effort
+from relaygr.bench.relay_ground import LONGEST
+from relaygr.core.errors import ConfigError
+from relaygr.models.presets import preset
+from relaygr.relay.budgets import TAU_CANDIDATES
+from relaygr.sim.traffic import Traffic
+
+RANK_TAUS, MORE_TAUS = 2.0, 3.0
+_WARMUP = 30
+_MANY_CANDIDATES = 2048
+_MOST_MINUTES = 24 * 60.0
+_LONGEST = LONGEST - 512  # users in sessions grow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelaySpec:
+    """What to measure.
+
+    Attributes:
+        quick: only a budget of 2 tau, one seed, one server.
+        twin: only two servers against the simulator.
+        minutes: that all of it may take.
+        own: settings of the servers, as `section.key=value`.
+
+    Raises:
+        ConfigError: naming the option, the value and the limit.
+    """
+
+    preset: str = "hstu-tiny"
+    quick: bool = True
+    twin: bool = False
+    minutes: float = 4.6
+    seed: int = 0
+    own: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if preset(self.preset).contextual:
+            raise ConfigError("--preset", f"{self.preset!r} has profile slots; users here have none")
+        for option, value, low, high in (
+            ("--minutes", self.minutes, 0.1, _MOST_MINUTES),
+            ("--seed", self.seed, 0, 2**31),
+        ):
+            if not low <= value <= high:
+                raise ConfigError(option, f"{value:g} is outside [{low:g}, {high:g}]")
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(self.seed + number for number in range(1 if self.quick else 5))
+
+    def cases(self) -> list[Case]:
+        """What is searched for, the two of the headline first."""
+        once = Traffic(regime="first_touch", warmup=_WARMUP, candidates=TAU_CANDIDATES)
+        again = msgspec.structs.replace(once, regime="sessions")
+        many = msgspec.structs.replace(once, candidates=_MANY_CANDIDATES)
+        if self.twin:
+            return []
+        if self.quick:
+            return [Case(RANK_TAUS, once), Case(RANK_TAUS, again)]
+        return [
+            Case(RANK_TAUS, once, 1.5),
+            Case(RANK_TAUS, again, 1.5),
+            Case(MORE_TAUS, once),
+            Case(MORE_TAUS, again),
+            Case(MORE_TAUS, many),
+        ]
+
+    def effort(self) -> Effort:
+        if self.quick:
+            return Effort(seeds=self.seeds, least=300, most=1000, tries=5, rate_step=1.06, longest=_LONGEST)
+        return Effort(seeds=self.seeds, least=200, most=1000, tries=6, rate_step=1.05, longest=_LONGEST)
