@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from router_fleet import T_LIFE_S, Fleet, refused, taken
 
+from relaygr.relay.awaited import Awaited
 from relaygr.relay.membership import Feedback, State
 from relaygr.relay.pool import cap
 from relaygr.relay.route import Lap, Refusal, Route, Spill
@@ -304,3 +305,37 @@ def test_a_member_that_is_lost_and_comes_back_moves_no_placed_user() -> None:
     assert {key for key in keys if first[key] != second[key]} == {key for key in keys if first[key] == "b"}
     fleet.poll()
     assert {key: fleet.rank(key) for key in keys} == second
+
+
+def test_an_admitted_prefix_is_load_until_its_ranking_is_routed() -> None:
+    fleet = Fleet("a", "b")
+    router = fleet.router
+    key = fleet.key_of("a")
+    assert fleet.prefix(key) == "a"
+    router.admitted(key, "a", fleet.now_s)
+    assert router.inflight("a") == 1
+    assert fleet.rank(key, hint="a") == "a"
+    assert router.inflight("a") == 1  # the ranking itself
+    router.done("a")
+    assert router.inflight("a") == 0
+
+
+def test_an_admitted_prefix_whose_ranking_never_comes_is_load_for_as_long_as_one_could() -> None:
+    fleet = Fleet("a", "b")
+    router = fleet.router
+    key = fleet.key_of("a")
+    for _ in range(2):  # the second signal of a user takes the place of the first
+        assert fleet.prefix(key) == "a"
+        router.admitted(key, "a", fleet.now_s)
+    assert router.inflight("a") == 1
+    fleet.wait(T_LIFE_S)
+    assert fleet.prefix(fleet.key_of("b")) == "b"
+    assert (router.inflight("a"), router.inflight("b")) == (0, 1)
+
+
+def test_awaited_rankings_are_bounded() -> None:
+    awaited = Awaited(10.0, limit=2)
+    assert [awaited.put(key, key.upper(), 0.0) for key in "abc"] == [None, None, "A"]
+    assert (len(awaited), awaited.take("a"), awaited.take("b"), awaited.take("b")) == (2, None, "B", None)
+    assert list(awaited.expire(9.9)) == []
+    assert list(awaited.expire(10.0)) == ["C"]

@@ -84,7 +84,7 @@ class Prefix(Protocol):
         ...
 
     def valid_for(self, ref: Ref) -> int:
-        """Tokens at the head of `ref` that it stands for; 0 if it is no use to `ref`, `ref.tokens` if ready."""
+        """Tokens at the head of `ref` that it stands for: 0 if it is no use, `ref.tokens` if it is ready."""
         ...
 
 

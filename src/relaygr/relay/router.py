@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from relaygr.config.relay import RouterConfig
+from relaygr.relay.awaited import Awaited
 from relaygr.relay.membership import Membership, Standing, State
 from relaygr.relay.placement import Placements
 from relaygr.relay.pool import Pool
@@ -47,6 +48,7 @@ class Router:
         self._config, self._now_s = config, now_s
         self._placements = Placements(max(t_life_s, config.placement_ttl_s), config.placement_max)
         self._inflight: Counter[str] = Counter()
+        self._awaited = Awaited(t_life_s)
         self._traffic = Traffic(len(self.members))
         self._random = random.Random(seed)
         self._version = self._moves = -1
@@ -76,6 +78,7 @@ class Router:
             avoid: members that have refused this very request.
         """
         self._follow(now_s)
+        self._end(self._awaited.take(key))
         placed = self._placements.get(key, now_s)
         wanted = hint if hint is not None and self.members.get(hint) is not None else placed
         if self._config.random_owner:
@@ -117,6 +120,17 @@ class Router:
         self._inflight[member] -= 1
         for pool in self._pools():
             pool.total -= member in pool
+
+    def admitted(self, key: str, member: str, now_s: float) -> None:
+        """A prefix that was routed to `member` was admitted: until its ranking is routed it is load there.
+
+        In place of `done`: the answer to a signal comes long before its work is done.
+        """
+        self._end(self._awaited.put(key, member, now_s))
+
+    def _end(self, member: str | None) -> None:
+        if member is not None:
+            self.done(member)
 
     def release(self, key: str) -> None:
         """The user was not worth a prefix: where some members only rank, one of them may do it."""
@@ -237,6 +251,8 @@ class Router:
         """Let the pools be what the members are now."""
         members = self.members
         members.advance(now_s)
+        for member in self._awaited.expire(now_s):
+            self.done(member)
         if members.version == self._version:
             return
         if members.moves != self._moves:

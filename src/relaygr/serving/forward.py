@@ -14,7 +14,7 @@ from relaygr.core.errors import CancelledError, DeadlineError, NotReadyError
 from relaygr.relay.route import Lap, Refused, Route
 from relaygr.serving.errors import HttpError
 from relaygr.serving.fleet import Fleet
-from relaygr.serving.laps import EPOCH, MOVED, OWNER, path_of, refused_as_safe
+from relaygr.serving.laps import EPOCH, MOVED, OWNER, admitted, path_of, refused_as_safe
 from relaygr.serving.links import Answer, AwayError, Letter
 
 # A request that was on its way to two members who went away may be why they did.
@@ -162,9 +162,12 @@ class Forwarder:
 
         A kept connection may be closed just as it is used, which tells nothing about the member.
         """
+        awaited = False
         try:
             try:
-                return await self._send(route, errand, gone)
+                answer = await self._send(route, errand, gone)
+                awaited = errand.lap is Lap.PREFIX and admitted(answer.status, answer.body)
+                return answer
             except AwayError as error:
                 if not (error.sent and errand.repeatable) or not self._router.members[route.member].serves:
                     raise
@@ -173,7 +176,10 @@ class Forwarder:
             self._fleet.miss(route.member, error)
             raise
         finally:
-            self._router.done(route.member)
+            if awaited and errand.key is not None:
+                self._router.admitted(errand.key, route.member, self._fleet.now_s())
+            else:
+                self._router.done(route.member)
 
     async def _send(self, route: Route, errand: Errand, gone: asyncio.Future[None]) -> Answer:
         """One try; given up when the client is gone, or the member is down and another can do it."""

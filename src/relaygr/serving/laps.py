@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -191,6 +192,16 @@ def refused_as_safe(answer: bytes) -> bool:
     except msgspec.MsgspecError:
         return False
     return found.admission == "rejected" and found.reason == "not_at_risk"
+
+
+def admitted(status: int, answer: bytes) -> bool:
+    """Whether a prefix signal was admitted, so that there is work to do until its ranking."""
+    if status != HTTPStatus.OK:
+        return False
+    try:
+        return _admission.decode(answer).admission == "admitted"
+    except msgspec.MsgspecError:
+        return False
 
 
 def path_of(answer: bytes) -> str:

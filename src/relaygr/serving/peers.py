@@ -18,7 +18,7 @@ from relaygr.serving.exchange import Gone, Reply, request_id
 from relaygr.serving.fleet import Fleet
 from relaygr.serving.forward import Delivered, Dropped, Errand, Forwarder, Here
 from relaygr.serving.intake import Intake
-from relaygr.serving.laps import EPOCH, HOP, LAPS, MOVED, Kind, kind_of
+from relaygr.serving.laps import EPOCH, HOP, LAPS, MOVED, Kind, admitted, kind_of
 from relaygr.serving.links import Answer
 from relaygr.serving.logs import answered, bound
 from relaygr.serving.oip_errors import oip_error
@@ -134,25 +134,34 @@ class _Visit:
             return passed_on(found, self._kind)
         if isinstance(found, Dropped):
             return dropped(found, body, self._id)
-        await self._here(found.route if found is not None else None, heard)
+        await self._here(found.route if found is not None else None, errand.key, heard)
         return None
 
-    async def _here(self, route: Route | None, heard: Receive) -> None:
+    async def _here(self, route: Route | None, key: str | None, heard: Receive) -> None:
         """By this member's own application."""
         if route is None:
             await self._app(self._scope, heard, self._send)
             return
         added = relay_headers(route.member, route.epoch) if self._kind.lap in LAPS else []
+        status, awaited = 0, False
 
         async def send(message: Message) -> None:
+            nonlocal status, awaited
             if message["type"] == "http.response.start":
+                status = int(message["status"])
                 message["headers"] = [*message["headers"], *added]
+            elif self._kind.lap is Lap.PREFIX:
+                awaited = admitted(status, message.get("body", b""))
             await self._send(message)
 
+        fleet = self._peers.fleet
         try:
             await self._app(self._routed(route), heard, send)
         finally:
-            self._peers.fleet.router.done(route.member)
+            if awaited and key is not None:
+                fleet.router.admitted(key, route.member, fleet.now_s())
+            else:
+                fleet.router.done(route.member)
 
     async def _everywhere(self, errand: Errand, heard: Receive, gone: asyncio.Future[None]) -> Reply:
         """Here first, so that this answer counts what there was; then at all others."""
