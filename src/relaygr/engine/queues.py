@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from relaygr.engine.jobs import Cost, Flight, Job, RankJob
 
 Entry = TypeVar("Entry", bound=Job[Any])
 
+_REFRESHED = 8  # jobs whose prefixes are looked for again before a batch is made
 _LOOK_AHEAD = 64  # jobs whose deadlines are looked at
 
 
@@ -86,6 +87,13 @@ class RankQueue(DeadlineQueue[RankJob]):
             heapq.heappop(self._heap)
             batch.append(job)
         return batch
+
+    def look_again(self, locate: Callable[[RankJob], int]) -> None:
+        """Prefixes may have come since their rankings were queued: note what is cached of the most urgent."""
+        if len(self._heap) > 1:
+            for *_, job in heapq.nsmallest(_REFRESHED, self._heap):
+                if job.waiting and job.missing:
+                    job.cached = locate(job)
 
     def share_ms(self, now_s: float, cost: Cost) -> float:
         """What the most urgent job may take so that those behind it can meet their budgets, too.

@@ -15,7 +15,7 @@ from typing import Any
 
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.clock import Clock, MonotonicClock
-from relaygr.core.errors import NotReadyError, OverloadError
+from relaygr.core.errors import NotReadyError, OverloadError, RelayError
 from relaygr.engine.chores import Chores
 from relaygr.engine.deadlines import DeadlineTimer, deadline_ms
 from relaygr.engine.engine import Engine
@@ -308,6 +308,7 @@ class Scheduler:
             most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)
             now, share_ms = self._clock.now_s(), float("inf")
             if self._cost is not None and self._ranks.head() is not None:
+                self._ranks.look_again(self._cached)
                 share_ms = self._ranks.share_ms(now, self._cost)
             batch = self._ranks.batch(most, self.config.rank_batch_tokens, now, self._cost)
             flight = None if batch else self._flights.take()
@@ -323,6 +324,10 @@ class Scheduler:
                 self._turn = None
                 self._change.notify_all()
         return True
+
+    def _cached(self, job: RankJob) -> int:
+        found = guarded("looking for a prefix", partial(self._engine.locate, job.request))
+        return job.cached if isinstance(found, RelayError) else max(found[1])
 
     def _await_work(self) -> None:
         """Until there is some, or holds have to be looked at; called with the lock held."""

@@ -21,10 +21,10 @@ class Fit:
         self._ladder, self._bucket = world.variant.ladder, world.relay.len_bucket_tokens
 
     def cost_ms(self, visit: Visit) -> float:
-        """Of a visit's pass, rather more than less."""
+        """Of a visit's pass, its usual time."""
         cached = visit.tokens - visit.missing
         candidates = visit.request.candidates
-        return self._latency.k99 * self._latency.coefficients.pass_ms(visit.missing, cached, candidates)
+        return self._latency.k50 * self._latency.coefficients.pass_ms(visit.missing, cached, candidates)
 
     def tokens(self, visit: Visit, left_ms: float) -> int:
         """Newest tokens to score in the time that is left; all of them where nothing is shortened."""
