@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from relay_apps import LONG, PAGE_BYTES, SHORT, feedback, follow, metric, relaying, signal
+from relay_apps import LONG, PAGE_BYTES, SHORT, feedback, follow, metric, relaying, signal, until
 from serving_apps import TINY, App, close_scores, error_of, events, offline, save_model
 
 from relaygr.engine import RankRequest, UserHistory
@@ -101,13 +101,6 @@ def test_an_admitted_signal_then_its_ranking(model_folder: Path) -> None:
         assert (answer["path"], answer["tokens_computed"], answer["served_tokens"]) == ("hit", 0, 100)
         until(lambda: feedback(app)["live_bytes"] == 0)
         assert metric(app, "relaygr_ready_before_rank_ratio") == 1
-
-
-def until(done: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def test_r7_the_decision_is_given_lengths_and_loads_only(
