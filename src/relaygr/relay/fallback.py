@@ -37,7 +37,7 @@ def choose(
 ) -> Choice:
     """The best that fits.
 
-    The whole history is tried where nine passes in ten would be in time: a shortened answer is never a whole
+    The whole history is tried where every second pass would be in time: a shortened answer is never a whole
     one, a late whole one is only late. What is shortened is shortened for the 99th percentile. A part of the
     history shares nothing with a cached prefix, so that it is computed from its beginning.
 
@@ -49,7 +49,7 @@ def choose(
     usable_ms = left_ms - guard_ms
     if (
         tokens == cached
-        or latency.k90 * latency.coefficients.pass_ms(tokens - cached, cached, candidates) <= usable_ms
+        or latency.k50 * latency.coefficients.pass_ms(tokens - cached, cached, candidates) <= usable_ms
     ):
         return Choice(Step.RESUME if cached else Step.FULL, tokens)
     longest = min(latency.longest_p99(usable_ms, candidates, tokens) or 0, tokens)

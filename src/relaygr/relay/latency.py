@@ -214,13 +214,8 @@ class LatencyModel:
         return self._window.p99
 
     @property
-    def k90(self) -> float:
-        """As `k99`, of nine passes in ten."""
-        return self._window.p90
-
-    @property
     def k50(self) -> float:
-        """As `k99`, of every second pass."""
+        """As `k99`, the median."""
         return self._window.p50
 
     def full_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:

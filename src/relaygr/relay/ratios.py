@@ -33,7 +33,7 @@ class RatioWindow:
         """Raises ValueError for a limit below 1."""
         self._window = QuantileWindow(0.99, 1.0, limit, ratios)
         # Kept ready, so that another thread reads one value and never a list that is being changed.
-        self.p50, self.p90 = self._window.at(0.5), self._window.at(0.9)
+        self.p50 = self._window.at(0.5)
 
     def __len__(self) -> int:
         return len(self._window)
@@ -45,7 +45,7 @@ class RatioWindow:
 
     def add(self, ratio: float) -> None:
         self._window.add(ratio)
-        self.p50, self.p90 = self._window.at(0.5), self._window.at(0.9)
+        self.p50 = self._window.at(0.5)
 
     def error(self) -> ErrorRatio:
         """Linear in the window; for an exporter, not for every pass."""
