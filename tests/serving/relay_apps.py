@@ -21,9 +21,12 @@ from relaygr.relay.budgets import FIXED_BUDGETS, Budgets
 from relaygr.relay.hold import State
 from relaygr.relay.latency import Coefficients, LatencyModel, Pass
 from relaygr.serving.pace import Known
+from relaygr.serving.reload import relayed
 
 # Three milliseconds a pass and half of one for each row: 100 events are late for the budget of 50 ms.
 SPEED = Coefficients(t0_ms=3.0, t1_ms=0.5, t2_ms=0.0, t_launch_ms=0.3)
+# Prefixes are held for as long as a busy machine may take to ask whether they are.
+PATIENT = with_fields(FIXED_BUDGETS, t_life_ms=2000.0)
 LONG, SHORT = events(100), events(20)
 PAGE_BYTES = 32 * 256  # of `TINY`: K and V of two layers, two heads, 8 + 8 dims, fp32
 CANDIDATES = [5, 1, 9]
@@ -49,7 +52,7 @@ class MadeUp(LatencyModel):
         """Not listened to."""
 
 
-def follow(app: App, speed: Coefficients = SPEED, budgets: Budgets = FIXED_BUDGETS) -> None:
+def follow(app: App, speed: Coefficients = SPEED, budgets: Budgets = PATIENT) -> None:
     """Go by this speed from now on."""
     service = app.service
     shape = service.engine.model_config
@@ -65,9 +68,13 @@ def follow(app: App, speed: Coefficients = SPEED, budgets: Budgets = FIXED_BUDGE
 
 @contextmanager
 def relaying(model: Path, speed: Coefficients | None = SPEED, **sections: dict[str, Any]) -> Iterator[App]:
+    """Without a speed neither risk nor time is asked for."""
     with running(relay_settings(model, **sections)) as app:
         if speed is not None:
             follow(app, speed)
+        else:
+            served = relayed(app.service.served, app.service.config.relay)
+            app.service.relay.serve(with_fields(served, build=with_fields(served.build, budgets=PATIENT)))
         yield app
 
 

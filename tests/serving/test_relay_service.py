@@ -214,7 +214,8 @@ def test_feedback(model_folder: Path) -> None:
         assert (said["q_rate_per_s"], said["q_load_per_s"]) == (MAX_RATE, MAX_RATE)
         follow(app)
         once(app)
-        until(lambda: feedback(app)["live_bytes"] == 4 * PAGE_BYTES)
+        until(lambda: feedback(app)["load"] == 0)
+        assert feedback(app)["live_bytes"] == 4 * PAGE_BYTES
         app.post("/v1/rank", {"user": "u", "candidates": [1], "history": LONG})
         until(lambda: 0 < feedback(app)["rank_share"] < 1)
         time.sleep(0.06)
