@@ -15,7 +15,7 @@ from relaygr.relay.latency import Coefficients, Pass
 _Floats = npt.NDArray[np.float64]
 
 # Different numbers of candidates, and the share of the error that may be left, for coefficients of their own.
-_COUNTS, _BETTER = 3, 0.5
+_COUNTS, _BETTER = 3, 0.8
 
 
 @dataclass(frozen=True, slots=True)
