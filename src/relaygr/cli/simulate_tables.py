@@ -17,10 +17,12 @@ from relaygr.sim.world import World
 
 _PAPER_LENGTH, _PAPER_RATE = "1.5", "3.6"  # its maxima, on other hardware, models and data
 _HEAD = ("users", "budget", "cand.")
+_COLUMNS = ("P99", "hit", "ahead", "inline", "busy")
 _LEGEND = (
     "good: scores of the whole history within the rank budget; valid: of any within the request's; P50, P99: "
     "milliseconds from the time ranking was due; hit: rankings that found their prefix complete; ahead, "
-    "inline: history tokens a request, computed by pre-inference and by ranking; busy: of the slots' time"
+    "inline: history tokens a request, computed by pre-inference and by ranking; busy: of the slots' time; "
+    "short: P99 of the short histories; max/mean: rankings of the busiest instance"
 )
 
 
@@ -49,8 +51,7 @@ def print_load(console: Console, report: LoadReport) -> None:
     traffic = report.traffic
     _print_world(console, report.world, report.tau_ms, None)
     title = f"{traffic.regime}, {traffic.rate:g} requests/s, {traffic.length:,} tokens"
-    columns = ("good", "valid", "P50", "P99", "hit", "ahead", "inline", "busy")
-    table = _table(title, "variant", *columns)
+    table = _table(title, "variant", "good", "valid", "P50", *_COLUMNS)
     for name, result in zip(report.variants, report.results, strict=True):
         table.add_row(
             name,
@@ -135,14 +136,16 @@ def _sweep(sweep: Sweep) -> Table:
     names = {row.variant for row in sweep.rows}
     alone = f": {next(iter(names))}" if len(names) == 1 else ""
     users = f"{sweep.regime.replace('_', ' ')}{' and short histories' if short else ''}"
-    columns = ("good", "P99", "hit", "ahead", "inline", "busy", "short P99" if short else "max/mean")
     first = (sweep.axis,) if alone else ("variant", sweep.axis)
-    table = _table(f"{sweep.name}, {users}{alone}", *first, "req/s", *columns)
+    last = ("short",) if short else ("max/mean",) if alone else ()
+    table = _table(f"{sweep.name}, {users}{alone}", *first, "req/s", "good", *_COLUMNS, *last)
     for row in sweep.rows:
         result = row.result
-        last = f"{result.short.p99:.1f}" if short else f"{result.load_max_over_mean:.2f}"
+        more = (f"{result.load_max_over_mean:.2f}",) if alone else ()
+        if short:
+            more = (f"{result.short.p99:.1f}",)
         head = (row.label,) if alone else (row.variant, row.label)
-        table.add_row(*head, f"{row.rate:.3g}", f"{result.good_share:.2%}", *_cells(result), last)
+        table.add_row(*head, f"{row.rate:.3g}", f"{result.good_share:.2%}", *_cells(result), *more)
     return table
 
 

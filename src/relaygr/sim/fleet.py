@@ -62,6 +62,7 @@ class Fleet:
         self.expected = 0
         # Alone and undisturbed, an instance need not be asked how it is.
         self._asked = world.instances > 1 or bool(world.changes)
+        self._mixed = any(change.kind == "rollout" for change in world.changes)
         self.hear()
         if self._asked:
             timeline.after(world.router.poll_s, self._poll)
@@ -79,6 +80,7 @@ class Fleet:
             world.budgets.b_rank_ms / 1000,
             world.budgets.b_pipe_ms / 1000,
         )
+        visit.key = session_key(DEFAULT_TENANT, str(visit.user))
         self._timeline.at(visit.due_s + self._overhead_s, self._rank, visit, ())
         if world.variant.relay:
             self._timeline.after(self._overhead_s, self._signal, visit)
@@ -102,14 +104,14 @@ class Fleet:
 
     def hear(self) -> None:
         """Every process that is alive says how it is."""
-        now, page_tokens = self._timeline.now_s, self._world.page_tokens
-        members = self.router.members
+        now, members = self._timeline.now_s, self.router.members
         for number, instance in enumerate(self.instances):
             if members.get(name(number)) is None:
                 continue
             if instance.alive:
-                build = fingerprint(self.builds[number]).hex()
-                said = Feedback(build, page_tokens, draining=not instance.accepts, ready=instance.accepts)
+                # Builds are compared one with another: not where all are the same.
+                build = fingerprint(self.builds[number]).hex() if self._mixed else ""
+                said = Feedback(build, draining=not instance.accepts, ready=instance.accepts)
                 members.hear(name(number), said, now)
             else:
                 members.miss(name(number), now)
@@ -122,9 +124,9 @@ class Fleet:
             self._timeline.after(self._overhead_s, self._rank, visit, (name(lost),))
 
     def _signal(self, visit: Visit) -> None:
-        now, key = self._timeline.now_s, self._key(visit)
+        now, key = self._timeline.now_s, visit.key
         if not self._asked:
-            self.router.members.hear(name(0), Feedback(page_tokens=self._world.page_tokens), now)
+            self.router.members.hear(name(0), Feedback(), now)
         route = self.router.route_prefix(key, now)
         if isinstance(route, Refused):
             visit.reason = route.reason.value
@@ -156,7 +158,7 @@ class Fleet:
         ).reason
 
     def _rank(self, visit: Visit, avoid: tuple[str, ...]) -> None:
-        now, key = self._timeline.now_s, self._key(visit)
+        now, key = self._timeline.now_s, visit.key
         if not avoid and visit.reason:
             self._leads.observe(1000 * visit.request.lead_s)
         hint = name(visit.owner) if visit.owner >= 0 else None
@@ -226,10 +228,6 @@ class Fleet:
             instance.expire()
         if self.answered < self.expected:
             self._timeline.after(self._world.router.poll_s, self._poll)
-
-    @staticmethod
-    def _key(visit: Visit) -> str:
-        return session_key(DEFAULT_TENANT, str(visit.user))
 
 
 def name(number: int) -> str:

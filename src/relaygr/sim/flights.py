@@ -17,7 +17,7 @@ class Flight:
 
     Attributes:
         target: tokens to be present at its end; `done` are, as far as is known.
-        deadline_s: earliest first.
+        deadline_s: earliest first; `queued_s`: when it came.
         reloading: it copies, or will first.
         load, load_left: the copy that was begun, and the seconds of it that are left.
         spent_s: time of a slot that its chunks took.
@@ -31,6 +31,7 @@ class Flight:
     user: int
     target: int
     deadline_s: float
+    queued_s: float
     done: int = 0
     reloading: bool = False
     load: LoadPlan | None = None

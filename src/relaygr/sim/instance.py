@@ -73,23 +73,24 @@ class Instance:
 
     def next_run(self) -> Run | None:
         """What a free slot does next."""
-        run = self.scoring.next_run()
-        if run is None and self.copying is self.machine:
-            run = self.preparing.next_copy()
-        if run is None:
-            run = self.preparing.next_chunks()
-        if run is None and self.copying is self.machine:
+        run = self.scoring.next_run() if len(self.scoring) else None
+        shared = self.copying is self.machine
+        if run is None and len(self.preparing.flights):
+            run = self.preparing.next_copy() if shared else None
+            run = run or self.preparing.next_chunks()
+        if run is None and shared:
             run = self.spills.next_run()
         return run
 
     def owner(self, user: int) -> Owner:
         """How it stands, for the trigger."""
-        site, now, slots = self.site, self.site.now_s, self.site.world.slots
+        site, meter = self.site, self.site.meter
+        rate = meter.rate_per_s(Kind.RANK, site.now_s) / site.world.slots
         return Owner(
             active=self.accepts,
             pre_wait_ms=self.preparing.wait_ms(),
-            rank_share=min(site.meter.share(Kind.RANK, slots, now), 1.0),
-            rank_rate_per_s=site.meter.rate_per_s(Kind.RANK, now) / slots,
+            rank_share=min(rate * meter.mean_ms(Kind.RANK) / 1000, 1.0),
+            rank_rate_per_s=rate,
             key_inflight=self.holds.claims(user),
         )
 

@@ -35,7 +35,7 @@ class Preparing:
         flight = self.flights.of(user)
         if flight is None:
             deadline_s = now + site.world.budgets.lead_default_ms / 1000
-            flight = Flight(user, target, deadline_s, found.device, step is Step.RELOAD)
+            flight = Flight(user, target, deadline_s, now, found.device, step is Step.RELOAD)
             self.flights.put(flight)
         flight.target = max(flight.target, target)
         flight.visits.append(visit)
@@ -109,7 +109,8 @@ class Preparing:
                 site.keeper.cancel(flight.user)
                 self.end(flight)
                 continue
-            if flight.done or flight.ranked:  # what was there may have left, or grown
+            if flight.queued_s < site.now_s and (flight.done or flight.ranked):
+                # What was there may have left, or grown.
                 flight.done = site.shelf.find(flight.user, flight.target).device
             flight.plan = site.plans.plan(flight.done, flight.target)
             if not flight.plan.tokens:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from relaygr.sim.changes import apply
 from relaygr.sim.fleet import Fleet
@@ -44,8 +46,21 @@ def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
     first = next(lookahead, None)
     if first is not None:
         timeline.at(first, feed)
-    timeline.run()
+    with _no_collections():
+        timeline.run()
     return _result(fleet, tally, timeline)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Nothing here refers to itself: looking for that would take a fifth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:

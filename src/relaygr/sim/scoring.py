@@ -77,7 +77,10 @@ class Scoring:
         if site.world.variant.reuse:
             batch.ms += self._preparing.yield_to(visit)
             site.keeper.pin(visit, now)
-            lease, cached = site.shelf.open(user, visit.tokens, now)
+            if visit.pinned and site.keeper.held(user) >= visit.tokens:
+                cached = visit.tokens  # and stays there as long as the hold, which is pinned
+            else:
+                lease, cached = site.shelf.open(user, visit.tokens, now)
         visit.missing = visit.tokens - cached
         visit.served = self._fit.tokens(visit, left_ms)
         if visit.served < visit.tokens:
@@ -97,12 +100,15 @@ class Scoring:
 
     def _ended(self, batch: Batch) -> None:
         site, now = self._site, self._site.now_s
-        site.latency.observe(batch.shapes, batch.ms)
+        if site.world.costs.scatter:  # else every pass takes what the model says
+            site.latency.observe(batch.shapes, batch.ms)
         site.counts.ranked += len(batch.visits)
         site.meter.serve(Kind.RANK, batch.ms, now, len(batch.visits))
         for visit, lease in zip(batch.visits, batch.leases, strict=True):
             if lease is not None:
                 site.shelf.close(visit.user, visit.tokens, lease, now)
+            elif visit.cached:
+                site.shelf.touch(visit.user, visit.tokens)
             self._leave(visit, now)
         self._wake()
 

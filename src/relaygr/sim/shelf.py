@@ -13,6 +13,7 @@ from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, UserId
 from relaygr.core.state import Hit, Ref, Touch
 
 _SEED = b""
+_REMEMBERED = 65_536
 
 
 class Refs:
@@ -21,12 +22,23 @@ class Refs:
     Prefixes of a user are the beginnings of one another.
     """
 
-    __slots__ = ("_zeros",)
+    __slots__ = ("_recent", "_zeros")
 
     def __init__(self, max_tokens: int) -> None:
         self._zeros = memoryview(bytes(max_tokens))
+        self._recent: dict[tuple[int, int, Fingerprint], Ref] = {}
 
     def of(self, user: int, tokens: int, model_fp: Fingerprint) -> Ref:
+        """One that was asked for lately is the same object."""
+        key = (user, tokens, model_fp)
+        ref = self._recent.get(key)
+        if ref is None:
+            if len(self._recent) >= _REMEMBERED:
+                self._recent.clear()
+            ref = self._recent[key] = self._new(user, tokens, model_fp)
+        return ref
+
+    def _new(self, user: int, tokens: int, model_fp: Fingerprint) -> Ref:
         if tokens > len(self._zeros):
             self._zeros = memoryview(bytes(2 * tokens))
         return Ref(
@@ -54,10 +66,11 @@ class Found:
 class Shelf:
     """The states of users on one instance; user numbers and token counts in, and the books do the rest."""
 
-    __slots__ = ("_lease_s", "_refs", "books", "model_fp")
+    __slots__ = ("_lease_s", "_refs", "_spare_pages", "books", "model_fp")
 
     def __init__(self, books: TieredBooks, refs: Refs, lease_s: float, model_fp: Fingerprint) -> None:
         self.books, self._refs, self._lease_s = books, refs, lease_s
+        self._spare_pages = 0
         self.swap(model_fp)
 
     def swap(self, model_fp: Fingerprint) -> None:
@@ -84,6 +97,7 @@ class Shelf:
         deadline_s = now_s + self._lease_s
         write = self.books.append(ref, "rank", now_s, deadline_s)
         if isinstance(write, WriteLease):
+            self._took(tokens - write.reused_tokens)
             return write, write.reused_tokens
         if write.reason is RefusalReason.ALREADY_STORED:
             lease = self.books.lease(ref, tokens, "rank", now_s, deadline_s)
@@ -105,9 +119,13 @@ class Shelf:
                 return False
             self.books.touch(lease.ref, Touch.APPEND)
             return True
-        self.books.touch(self._refs.of(user, tokens, self.model_fp), Touch.HIT)
+        self.touch(user, tokens)
         lease.release()
         return True
+
+    def touch(self, user: int, tokens: int) -> None:
+        """All of it has been read."""
+        self.books.touch(self._refs.of(user, tokens, self.model_fp), Touch.HIT)
 
     def put(self, user: int, tokens: int, now_s: float) -> bool:
         """The first `tokens` tokens have been computed; whether there was room for them."""
@@ -115,6 +133,7 @@ class Shelf:
         write = self.books.append(ref, "prefix", now_s, now_s + self._lease_s)
         if isinstance(write, Refused):
             return write.reason is RefusalReason.ALREADY_STORED
+        self._took(tokens - write.reused_tokens)
         if not write.publish(now_s):
             return False
         self.books.touch(ref, Touch.APPEND)
@@ -129,6 +148,7 @@ class Shelf:
     def load(self, user: int, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | None:
         ref = self._refs.of(user, tokens, self.model_fp)
         plan = self.books.prepare_load(ref, tokens, now_s, deadline_s)
+        self._took(tokens)
         return plan if isinstance(plan, LoadPlan) else None
 
     def loaded(self, plan: LoadPlan, ok: bool) -> bool:
@@ -137,22 +157,34 @@ class Shelf:
 
     def short_pages(self, free_share: float) -> int:
         """Pages that are wanted free, if fewer are; else 0."""
+        if self._spare_pages > 0:
+            return 0
         stats = self.books.stats()
         wanted = int(free_share * stats.total_pages)
-        return wanted if stats.free_pages < wanted else 0
+        self._spare_pages = stats.free_pages - wanted
+        return wanted if self._spare_pages < 0 else 0
 
     def spill(self, pages: int, worth: Callable[[int, Ref], bool], now_s: float) -> StorePlan | None:
-        """Begin to store the user whose state was used longest ago, of those it is worth it for."""
-        for ref in self.books.spill_candidates(pages):
-            if worth(int(ref.user), ref):
-                plan = self.books.prepare_store(ref, ref.tokens, now_s)
-                if isinstance(plan, StorePlan):
-                    return plan
+        """Begin to store the user whose state was used longest ago, of those it is worth it for.
+
+        `pages` is what `short_pages` said just now.
+        """
+        # The first of them will do nearly always, and all of them are many.
+        for wanted in (pages + self._spare_pages + 1, pages):
+            for ref in self.books.spill_candidates(wanted):
+                if worth(int(ref.user), ref):
+                    plan = self.books.prepare_store(ref, ref.tokens, now_s)
+                    if isinstance(plan, StorePlan):
+                        return plan
         return None
 
     def spilled(self, plan: StorePlan, ok: bool = True) -> bool:
         """The copy has ended; whether the host has it now."""
         return self.books.complete_store(plan, ok)
+
+    def _took(self, tokens: int) -> None:
+        """So many tokens at most have taken pages: while some were to spare, nobody need count them."""
+        self._spare_pages -= tokens // self.books.page_tokens + 2
 
     def put_in_host(self, user: int, tokens: int, now_s: float) -> bool:
         """As if the user had been here before and been stored since."""

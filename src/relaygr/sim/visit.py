@@ -19,6 +19,7 @@ class Visit:
     Attributes:
         due_s: when ranking is due; latency counts from here.
         rank_by_s, answer_by_s: the ends of the rank budget and of the request's.
+        key: that routers know the user by.
         prefix: history tokens that pre-inference may compute; the rest is left to ranking.
         risky: whether the trigger saw a reason to pre-infer; None if it was not asked.
         reason: of the trigger or gate; empty without a signal.
@@ -38,6 +39,7 @@ class Visit:
         "claimed",
         "done_s",
         "due_s",
+        "key",
         "missing",
         "outcome",
         "owner",
@@ -64,7 +66,7 @@ class Visit:
         self.due_s = request.time_s + request.lead_s
         self.rank_by_s = self.due_s + b_rank_s
         self.answer_by_s = request.time_s + b_pipe_s
-        self.reason = self.outcome = ""
+        self.key = self.reason = self.outcome = ""
         self.owner = self.rank_owner = -1
         self.queued_s = self.started_s = self.done_s = 0.0
         self.ready_s = math.inf
