@@ -92,7 +92,7 @@ class TriggerConfig(Section, frozen=True, kw_only=True):
     hysteresis: float = 0.05
     seq_at_risk_min_tokens: int = 512
     metadata_max_age_s: float = 60.0
-    lead_quantile: float = 0.5
+    lead_quantile: float = 0.9
     u_max: float = 0.95
     model_slots: int = 0
     pre_rate_per_s: float = 0.0
