@@ -138,14 +138,16 @@ class Fleet:
             visit.reason = self._decide(visit, key, instance).value
             if visit.reason == Reason.ADMITTED:
                 instance.signal(visit)
-            if visit.claimed:
-                visit.owner = number
-                if self._world.variant.remote:
-                    self._holders[visit.user] = number
         else:
             visit.reason = Reason.NO_INSTANCE.value
             self.router.members.miss(route.member, now)
-        self.router.done(route.member)
+        if not visit.claimed:
+            self.router.done(route.member)
+            return
+        self.router.admitted(key, route.member, now)
+        visit.owner = number
+        if self._world.variant.remote:
+            self._holders[visit.user] = number
 
     def _decide(self, visit: Visit, key: str, instance: Instance) -> Reason:
         meta = Meta(key, "", visit.prefix, visit.tokens - visit.prefix, visit.request.candidates)

@@ -10,6 +10,7 @@ from relaygr.sim.visit import Visit
 Cost = Callable[[Visit], float]
 """Milliseconds that scoring a visit will take, rather more than less."""
 
+_REFRESHED = 8  # visits whose prefixes are looked for again before a batch is made
 _LOOK_AHEAD = 64  # visits whose deadlines are looked at
 
 
@@ -57,6 +58,13 @@ class RankQueue:
             heapq.heappop(heap)
             batch.append(visit)
         return batch
+
+    def look_again(self, locate: Callable[[Visit], int]) -> None:
+        """Prefixes may have come since: note what is missing of the most urgent."""
+        if len(self._heap) > 1:
+            for *_, visit in heapq.nsmallest(_REFRESHED, self._heap):
+                if visit.missing:
+                    visit.missing = visit.tokens - locate(visit)
 
     def share_ms(self, now_s: float, cost: Cost) -> float:
         """What the most urgent may take so that those behind it can meet their deadlines, too.

@@ -46,6 +46,7 @@ class Scoring:
         site, now = self._site, self._site.now_s
         scheduler, ladder = site.world.scheduler, site.world.variant.ladder
         while len(self._queue):
+            self._queue.look_again(self._present)
             share_ms = self._queue.share_ms(now, self._fit.cost_ms) if ladder else float("inf")
             batch = Batch(self._ended)
             visits = self._queue.batch(
@@ -68,7 +69,10 @@ class Scoring:
         if not site.world.variant.reuse:
             return 0
         held = site.keeper.held(visit.user)
-        return visit.tokens if held >= visit.tokens else site.shelf.find(visit.user, visit.tokens).device
+        if held >= visit.tokens:
+            return visit.tokens
+        found = site.shelf.find(visit.user, visit.tokens)
+        return max(found.device, found.host)
 
     def _begin(self, batch: Batch, visit: Visit, left_ms: float) -> None:
         site, now, user = self._site, self._site.now_s, visit.user
