@@ -131,7 +131,7 @@ class Confirming:
         async def attempt(level: int) -> Trial:
             return await self._try(variant, start * step**level, length, each_s)
 
-        edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, lambda: clock() < end_s)
+        edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, self._until(end_s))
         best = start * step**edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
 
@@ -147,9 +147,13 @@ class Confirming:
             return await self._try(variant, rate, start + LENGTH_STEP * level, each_s)
 
         sure = None if known is None else (known - start) // LENGTH_STEP
-        edge = await find_edge(attempt, least, most, self._effort.tries, lambda: clock() < end_s, sure)
+        edge = await find_edge(attempt, least, most, self._effort.tries, self._until(end_s), sure)
         best = start + LENGTH_STEP * edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
+
+    def _until(self, end_s: float) -> Callable[[bool], bool]:
+        """Whether there is time: the search's own, and all there is while nothing has passed."""
+        return lambda found: clock() < (end_s if found else self._time.end_s)
 
     def _share(self, part: str) -> tuple[float, float]:
         """When a search has to end, and seconds of one of its loads."""

@@ -18,9 +18,9 @@ from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import Variant
 from relaygr.sim.workload import generate
 
-# Of the time in which nothing is due, what is left: enough for what a server still has to do.
-IDLE_TAUS = 0.75
-_WARMUP_TAUS = 200.0
+# Of the time in which nothing is due, what is left, in units of tau. A relay measures its load: with less, it
+# would meet several times that of the schedule, and refuse signals.
+_IDLE_TAUS, _RELAY_IDLE_TAUS = 0.75, 2.5
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,20 +54,25 @@ class Loads:
         """
         variant, traffic = order.variant, order.traffic
         doors = await self._servers.doors(self.site.of(variant), order.servers)
-        workload, seed = generate(traffic), traffic.seed
+        workload = generate(traffic)
         script = write_script(
-            variant, workload, self._people, self.limits, f"r{next(self._runs)}", order.servers, seed
+            variant, workload, self._people, self.limits, f"r{next(self._runs)}", order.servers, traffic.seed
         )
         await store(doors, script)
         bad_most = None if order.whole else math.floor((1 - GOOD_SHARE) * traffic.requests + 1e-9)
         # What shortens histories on purpose is never given up for that.
         if variant.ladder and not variant.relay:
             bad_most = None
-        idle_s = None if order.whole else IDLE_TAUS * self.limits.tau_ms / 1000
+        idle_s = None if order.whole else idle_taus(variant) * self.limits.tau_ms / 1000
         played = await Player(doors, script, bad_most=bad_most, idle_s=idle_s).run()
         self._servers.check()
         await forget(doors, script)
-        return make_point(played, script, variant, traffic.rate, traffic.length, seed)
+        return make_point(played, script, variant, traffic)
+
+
+def idle_taus(variant: Variant) -> float:
+    """Longest time that a search's load leaves a server without a request."""
+    return _RELAY_IDLE_TAUS if variant.relay else _IDLE_TAUS
 
 
 def traffic_of(limits: Limits, base: Traffic, rate: float, length: int, requests: int, seed: int) -> Traffic:
@@ -89,7 +94,7 @@ def seconds_of(limits: Limits, variant: Variant, traffic: Traffic) -> float:
     pass_taus = (traffic.length / 2048) ** 1.5
     # From the trigger to the answer where that is watched, else the pass.
     open_taus = traffic.leads.p50_taus + 0.6 if variant.relay else 1.2 * pass_taus
-    each_s = min(1 / traffic.rate, (IDLE_TAUS + open_taus) * tau_s)
+    each_s = min(1 / traffic.rate, (idle_taus(variant) + open_taus) * tau_s)
     first = 1.0 if traffic.regime == "first_touch" else 1 / traffic.session_requests
     warmup = traffic.warmup
     if traffic.regime == "sessions":

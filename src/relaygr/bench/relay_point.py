@@ -12,8 +12,10 @@ from relaygr.bench.relay_play import Heard, Played
 from relaygr.bench.relay_script import Script
 from relaygr.sim.protocol import Outcome, Share
 from relaygr.sim.tally import Count, counts
+from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import Variant
 
+_EARLY = 0.4
 _TROUBLES = {0: "no connection", -1: "unsent", -2: "unanswered"}
 
 
@@ -60,8 +62,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rate: requests a second; seconds: that the load took, without `skipped_s` of its schedule when no
             server had anything to do.
-        requests: that count and were due until the load ended; `ended`: it was given up, because too many
-            had failed for the planned number to pass.
+        planned: requests that were to count; `requests`: those of them that were due until the load ended;
+            `ended`: it was given up, because too many had failed for the planned number to pass.
         good: scores of the whole history within the ranking budget; a variant that shortens histories on
             purpose counts any history. valid: scores within the request's budget.
         latency: of rankings from the time they were due; queue, compute: of that, as the server says;
@@ -74,6 +76,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     rate: float
     length: int
+    planned: int
     requests: int
     good: int
     valid: int
@@ -129,6 +132,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         return self.outcome.passes
 
     @property
+    def far(self) -> bool:
+        """Whether it failed so early that the edge is not near."""
+        return any(point.ended and point.requests < _EARLY * point.planned for point in self.points)
+
+    @property
     def requests(self) -> int:
         return sum(point.requests for point in self.points)
 
@@ -174,9 +182,7 @@ def rate_one(heard: Heard, tokens: int, begun_s: float, script: Script, variant:
     )
 
 
-def make_point(
-    played: Played, script: Script, variant: Variant, rate: float, length: int, seed: int
-) -> Point:
+def make_point(played: Played, script: Script, variant: Variant, traffic: Traffic) -> Point:
     """Count what was heard; of a load that was given up, what was sent before."""
     pairs = [
         (heard, rate_one(heard, request.tokens, request.time_s, script, variant))
@@ -187,9 +193,10 @@ def make_point(
     signals = Counter(_signal(heard) for heard, _ in pairs) if variant.relay else Counter()
     count = max(len(pairs), 1)
     return Point(
-        seed=seed,
-        rate=rate,
-        length=length,
+        seed=traffic.seed,
+        rate=traffic.rate,
+        length=traffic.length,
+        planned=traffic.requests,
         requests=len(pairs),
         good=sum(rating.good for _, rating in pairs),
         valid=sum(rating.valid for _, rating in pairs),

@@ -30,7 +30,7 @@ async def find_edge(
     least: int,
     most: int,
     tries: int,
-    more: Callable[[], bool] = lambda: True,
+    more: Callable[[bool], bool] = lambda found: True,
     known: int | None = None,
 ) -> Edge:
     """The highest level that passes: from level 0 up or down in growing steps, then halving what is between.
@@ -38,8 +38,8 @@ async def find_edge(
     Args:
         least, most: levels that are worth trying; 0 is between them.
         tries: at most, and as many again while nothing has passed.
-        more: whether there is time for another one. The first is made anyway, and so are those that look
-            for anything that passes.
+        more: whether there is time for another one, told whether anything has passed; the first is made
+            anyway.
         known: a level that passes without being tried.
     """
     low, high = least - 1, most + 1
@@ -49,15 +49,14 @@ async def find_edge(
     level, step = max(0, low + 1), 1
     while high - low > 1:
         found = low >= least
-        if trials and len(trials) >= (tries if found else 2 * tries):
-            break
-        if trials and found and not more():
+        if trials and (len(trials) >= (tries if found else 2 * tries) or not more(found)):
             break
         trials.append(await attempt(level))
         if trials[-1].passes:
             low = level
         else:
             high = level
+            step *= 2 if trials[-1].far else 1
         if low >= least and high <= most:
             level = (low + high) // 2
         elif low >= least:

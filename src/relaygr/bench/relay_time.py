@@ -15,7 +15,7 @@ class Allotment:
 
     def __init__(self, end_s: float, parts: Sequence[tuple[str, float]]) -> None:
         """`parts` by name and weight, in the order in which they will come; some may be left out."""
-        self._end_s = end_s
+        self.end_s = end_s
         self._parts = list(parts)
 
     def share_s(self, name: str) -> float:
@@ -29,5 +29,5 @@ class Allotment:
             raise KeyError(name)
         mine, *later = self._parts[names.index(name) :]
         self._parts = later
-        left_s = max(self._end_s - clock(), 0.0)
+        left_s = max(self.end_s - clock(), 0.0)
         return left_s * mine[1] / (mine[1] + sum(weight for _, weight in later))
