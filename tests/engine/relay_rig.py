@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from scheduler_fakes import PATIENCE_S, Ears, await_true
 
 from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
 from relaygr.config.settings import EngineConfig, SchedulerConfig
-from relaygr.core.clock import ManualClock
+from relaygr.core.clock import Clock, ManualClock
 from relaygr.core.ids import Fingerprint
 from relaygr.core.units import MIB
 from relaygr.engine.chores import Chores
@@ -106,7 +107,8 @@ class Rig:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.clock, self.ears, self.observer, self.brake = ManualClock(), RelayEars(), Ears(), Brake()
+        self.clock: Clock = settings.pop("clock", None) or ManualClock()
+        self.ears, self.observer, self.brake = RelayEars(), Ears(), Brake()
         self.host = HostConfig(
             **{"host_bytes": 0, "run_chunk_tokens": 32, "checksum_share": 1.0, "clean_target": 0.0}
             | settings.pop("host", {})
@@ -176,6 +178,9 @@ class Rig:
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and let whoever waits for it notice."""
+        if not isinstance(self.clock, ManualClock):
+            time.sleep(seconds)
+            return
         self.clock.advance(seconds)
         self.scheduler._timer.fire()
         with self.scheduler._change:

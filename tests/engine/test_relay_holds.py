@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
-from relay_rig import FULL, FULL_BYTES, T_LIFE_S, longer, rig, user
+import threading
+from dataclasses import replace
 
-from relaygr.engine.jobs import Admission
+import numpy as np
+import pytest
+from relay_rig import FULL, FULL_BYTES, T_LIFE_S, Rig, longer, rig, user
+from scheduler_fakes import PATIENCE_S
+
+from relaygr.core.clock import MonotonicClock
+from relaygr.core.errors import CancelledError
+from relaygr.engine.jobs import Admission, RankJob
 from relaygr.engine.requests import Path
+from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.relay.hold import State
 from relaygr.relay.holds import Cause
 
@@ -170,3 +178,67 @@ def test_r40_a_lower_bound_drains_before_it_holds() -> None:
         assert r.relay.state().bound_bytes == FULL_BYTES
         assert r.rank(user("b")).served.path is Path.HIT
         assert r.prepare(user("c")).admission is Admission.ADMITTED
+
+
+def test_a_life_that_is_measured_follows_the_requests() -> None:
+    budgets = replace(FIXED_BUDGETS, t_life_ms=0.0, t_life_slack_ms=20.0)
+    with rig(build={"budgets": budgets}) as r:
+        assert r.relay.state().t_life_ms == 300  # as long as nothing was measured
+        one = user("one", 5)
+        for _ in range(101):
+            r.prepare(one)
+            r.advance(0.08)
+            r.rank(one)
+        r.prepare(one)
+        assert r.relay.state().t_life_ms == pytest.approx(100)
+        r.advance(0.099)
+        r.rest()
+        assert r.state(one) is State.READY
+        r.advance(0.002)
+        r.rest()
+        assert r.state(one) is None
+
+
+class Caller:
+    """A thread's users, who are signalled, ranked, deleted and left alone."""
+
+    def __init__(self, r: Rig, number: int) -> None:
+        self.r, self.jobs = r, list[RankJob]()
+        self.failure: BaseException | None = None
+        self.thread = threading.Thread(target=self.run, args=(number,))
+
+    def run(self, number: int) -> None:
+        try:
+            self.live(np.random.default_rng(number), number)
+        except BaseException as failure:  # noqa: BLE001
+            self.failure = failure
+
+    def live(self, rng: np.random.Generator, number: int) -> None:
+        users = [user(f"{number}-{place}", int(rng.integers(1, 60))) for place in range(4)]
+        users.append(user("shared", 100))
+        for _ in range(60):
+            place = int(rng.integers(5))
+            if rng.random() < 0.5:
+                self.r.signal(users[place])
+            if rng.random() < 0.7:
+                self.jobs.append(self.r.ask(users[place]))
+            elif place < 4:
+                users[place] = longer(users[place], 3, int(rng.integers(99)))
+            if rng.random() < 0.1:
+                self.r.scheduler.forget("default", f"{number}-{int(rng.integers(4))}")
+            if rng.random() < 0.1 and self.jobs:
+                self.jobs[-1].cancel()
+
+
+def test_r25_in_real_time_with_several_threads() -> None:
+    with rig(clock=MonotonicClock(), host={"host_bytes": 2 << 20, "clean_target": 0.3}) as r:
+        callers = [Caller(r, number) for number in range(3)]
+        for caller in callers:
+            caller.thread.start()
+        for caller in callers:
+            caller.thread.join(60)
+        assert [caller.failure for caller in callers] == [None] * 3
+        for job in (job for caller in callers for job in caller.jobs):
+            if isinstance(job.exception(PATIENCE_S), CancelledError):
+                continue
+            r.right(job, job.result(0))

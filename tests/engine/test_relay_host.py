@@ -10,6 +10,7 @@ from engine_models import PAGE_TOKENS
 from relay_rig import FULL, PAGE_BYTES, T_LIFE_S, Rig, longer, rig, user
 from scheduler_fakes import PATIENCE_S, await_true
 
+from relaygr.core.clock import ManualClock
 from relaygr.core.errors import ConfigError
 from relaygr.engine import tiers
 from relaygr.engine.jobs import Admission
@@ -271,12 +272,13 @@ def test_r17_a_reload_that_would_be_late_is_not_started() -> None:
 
 
 def test_the_speed_of_the_link_is_that_of_whole_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    with rig(host=HOST) as r:
+    clock = ManualClock()
+    with rig(host=HOST, clock=clock) as r:
         spilled(r)
         whole = r.engine.reload_step
 
         def slow(history: object, budget: int) -> bool:
-            r.clock.advance(0.01)
+            clock.advance(0.01)
             return whole(history, 2 * PAGE_BYTES)  # type: ignore[arg-type]
 
         monkeypatch.setattr(r.engine, "reload_step", slow)
