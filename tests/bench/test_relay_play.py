@@ -22,7 +22,7 @@ from relaygr.sim.workload import generate
 LIMITS = Limits(tau_ms=10.0, b_rank_ms=1000.0, b_pipe_ms=3000.0)
 STRICT = Limits(tau_ms=10.0, b_rank_ms=60.0, b_pipe_ms=3000.0)
 PEOPLE = People(512, 4, 1000, 0)
-TRAFFIC = Traffic(rate=50.0, requests=40, warmup=4, tau_s=0.01, length=64)
+TRAFFIC = Traffic(rate=100.0, requests=40, warmup=4, tau_s=0.01, length=64)
 
 
 def play(

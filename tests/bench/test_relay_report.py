@@ -1,0 +1,253 @@
+"""From searches on a stub to the report: ratios, their simulated twins, notes, tables and plots."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from pathlib import Path
+
+import msgspec
+import pytest
+from relay_stub import RelayStub
+from rich.console import Console
+
+from relaygr.bench.relay_experiment import Case, Confirming, Effort
+from relaygr.bench.relay_ground import Ground
+from relaygr.bench.relay_loads import Loads
+from relaygr.bench.relay_plot import relay_svg
+from relaygr.bench.relay_report import report
+from relaygr.bench.relay_result import Ablation, Confirmed, RelayReport
+from relaygr.bench.relay_script import Limits
+from relaygr.bench.relay_spec import RelaySpec
+from relaygr.bench.relay_speed import Speed
+from relaygr.bench.relay_time import Allotment
+from relaygr.bench.relay_two import compare
+from relaygr.bench.relay_users import People
+from relaygr.bench.relay_wire import Door, clock, new_loop
+from relaygr.cli.bench_relay_tables import print_report
+from relaygr.cli.main import main
+from relaygr.core.errors import ConfigError
+from relaygr.models.presets import preset
+from relaygr.relay.latency import Coefficients
+from relaygr.sim.costs import Costs
+from relaygr.sim.experiments import Experiment
+from relaygr.sim.protocol import Lengths, Outcome, Rates, Search, Share
+from relaygr.sim.run import simulate
+from relaygr.sim.traffic import Traffic
+from relaygr.sim.variants import Variant
+from relaygr.sim.world import World, budgets_of
+
+LIMITS = Limits(tau_ms=10.0, b_rank_ms=1000.0, b_pipe_ms=3000.0)
+COEFFICIENTS = Coefficients(t0_ms=1.0, t1_ms=0.001, t2_ms=1e-6, t_launch_ms=0.1)
+SPEED = Speed(tau_ms=10.0, fitted_tau_ms=11.0, overhead_ms=1.0, samples=3, coefficients=COEFFICIENTS)
+TRAFFIC = Traffic(warmup=2, tau_s=0.01, candidates=128)
+EFFORT = Effort(seeds=(0,), least=10, most=10, tries=2, rate_step=1.1, longest=2560)
+
+
+class _Servers:
+    def __init__(self, door: Door) -> None:
+        self.door = door
+
+    async def doors(self, settings: object, count: int) -> tuple[Door, ...]:
+        return (self.door,)
+
+    def check(self) -> None:
+        pass
+
+
+class _Site:
+    def of(self, how: Variant) -> tuple[str, ...]:
+        return ()
+
+
+def search(name: str, best: float | None, rate: float, length: int) -> Search:
+    share = Share(seed=0, requests=9, good=1.0, valid=1.0, p99_ms=15.0, served=1.0)
+    probe = Outcome(variant=name, rate=rate, length=length, planned=1, shares=(share,))
+    return Search(best=best, probes=(probe,))
+
+
+def experiment(regime: str, base: float | None) -> Experiment:
+    lengths = Lengths(q0=None, base=search("inline_full", None, 1.0, 2048))
+    rates = None
+    if base is not None:
+        lengths = Lengths(
+            q0=base / 2,
+            base=search("inline_full", base, base, 2048),
+            inline=search("inline_full", 2048, base / 2, 2048),
+            relay=search("relay_full", 2304, base / 2, 2304),
+        )
+        rates = Rates(
+            length=2048,
+            inline=search("inline_full", base, base, 2048),
+            relay=search("relay_full", 2 * base, 2 * base, 2048),
+        )
+    return Experiment(regime=regime, rank_taus=2.0, candidates=128, tau_ms=10.0, lengths=lengths, rates=rates)
+
+
+def confirm(stub: RelayStub, case: Case, simulated: Experiment) -> Confirmed:
+    async def run() -> Confirmed:
+        async with stub.door() as door:
+            people = People(2560, 4, 1000, 0)
+            loads = Loads(_Site(), _Servers(door), people, LIMITS)  # type: ignore[arg-type]
+            time = Allotment(clock() + 60, case.parts())
+            return await Confirming(loads, case, EFFORT, time, said.append).confirm(simulated)
+
+    said: list[str] = []
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        found = runner.run(run())
+    assert any("passes" in one or "fails" in one for one in said)
+    return found
+
+
+@pytest.fixture(scope="module")
+def confirmed() -> Confirmed:
+    """Everything passes, so that every search goes up from where the simulator ended until its tries end."""
+    return confirm(RelayStub(), Case(2.0, TRAFFIC), experiment("first_touch", 40.0))
+
+
+def ground(folder: Path) -> Ground:
+    return Ground(
+        folder=folder,
+        shape=preset("hstu-tiny"),
+        dtype="fp32",
+        token_bytes=512,
+        speed=SPEED,
+        seed=0,
+        own=("trigger.u_max=0.9",),
+    )
+
+
+def made(folder: Path, *found: Confirmed) -> RelayReport:
+    return report(RelaySpec(), ground(folder), found, [], [], 12.0)
+
+
+def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
+    assert confirmed.base.best == pytest.approx(44.0)
+    assert [trial.rate for trial in confirmed.base.trials] == pytest.approx([40.0, 44.0])
+    assert confirmed.q0 == pytest.approx(22.0)
+    assert confirmed.inline_length is not None
+    # 2,048 tokens passed at twice the rate already.
+    assert [trial.length for trial in confirmed.inline_length.trials] == [2176, 2304]
+    assert confirmed.relay_length is not None
+    assert [trial.length for trial in confirmed.relay_length.trials] == [2304, 2432]
+    assert confirmed.length == 2304
+    assert confirmed.inline_rate is not None
+    assert {trial.length for trial in confirmed.inline_rate.trials} == {2304}
+    assert confirmed.relay_rate is not None
+    assert confirmed.relay_rate.trials[0].rate == pytest.approx(80.0)
+    assert confirmed.length_ratio == pytest.approx(2432 / 2304)
+    assert confirmed.p99_over_budget is not None
+    assert 0 < confirmed.p99_over_budget < 1
+    assert confirmed.p99_over_budget_simulated == pytest.approx(15.0 / 20.0)
+
+
+def test_a_baseline_that_never_passes_has_no_ratio(tmp_path: Path) -> None:
+    stub = RelayStub()
+    stub.truncate = 1
+    again = msgspec.structs.replace(TRAFFIC, regime="sessions", warmup_taus=5)
+    found = confirm(stub, Case(2.0, again), experiment("sessions", None))
+    assert (found.base.best, found.q0, found.length_ratio, found.rate_ratio) == (None, None, None, None)
+    assert found.p99_over_budget is None
+    notes = made(tmp_path, found).notes
+    assert "sessions, 2 tau, 128 candidates: baseline infeasible" in notes
+
+
+def test_the_report_has_every_figure_with_its_twin(confirmed: Confirmed, tmp_path: Path) -> None:
+    again = msgspec.structs.replace(confirmed, regime="sessions")
+    whole = msgspec.json.decode(msgspec.json.encode(made(tmp_path, confirmed, again)))
+    figures = ("length_ratio", "rate_ratio", "sessions_length_ratio", "sessions_rate_ratio")
+    for name in (*figures, "relay_p99_over_budget"):
+        assert isinstance(whole[name], float)
+        assert isinstance(whole[f"{name}_simulated"], float)
+    assert whole["rate_ratio_simulated"] == 2.0
+    assert (whole["paper_length_ratio"], whole["paper_rate_ratio"]) == (1.5, 3.6)
+    assert "trigger.u_max=0.9" in whole["settings"]
+    point = whole["experiments"][0]["relay_rate"]["trials"][0]["points"][0]
+    assert point["requests"] == 10
+    assert point["paths"] == [{"name": "hit", "count": 10}]
+    assert any("relay_rate was not searched to its end" in note for note in whole["notes"])
+    assert msgspec.json.decode(msgspec.json.encode(made(tmp_path, confirmed)), type=RelayReport)
+
+
+def test_without_searches_there_are_no_figures(tmp_path: Path) -> None:
+    assert made(tmp_path).length_ratio is None
+    assert made(tmp_path).relay_p99_over_budget is None
+
+
+def test_tables_and_plot(confirmed: Confirmed, tmp_path: Path) -> None:
+    world = World(
+        costs=Costs(coefficients=COEFFICIENTS), budgets=budgets_of(Costs(coefficients=COEFFICIENTS))
+    )
+    result = simulate(world, Traffic(requests=50, tau_s=0.01, length=256))
+    point = confirmed.base.trials[0].points[0]
+    traffic = msgspec.structs.replace(TRAFFIC, rate=3.0)
+    twin = compare(traffic, [point, point], [result])
+    assert twin.p50_ms == point.latency.p50
+    assert twin.p50_ms_simulated == result.latency.p50
+    assert twin.good_share == 1.0
+    ablation = Ablation(
+        variant="relay_full",
+        regime="sessions",
+        rate=3.0,
+        length=256,
+        servers=2,
+        points=(point,),
+        simulated=(result,),
+    )
+    alone = msgspec.structs.replace(ablation, variant="remote_fetch", points=())
+    whole = msgspec.structs.replace(
+        made(tmp_path, confirmed), twins=(twin,), ablations=(ablation, alone), seconds=1.0
+    )
+    out = io.StringIO()
+    print_report(Console(file=out, width=200), whole)
+    for wanted in (
+        "1.06x",
+        "paper, up to",
+        "1.50x",
+        "relay_full, rate at L0",
+        "remote_fetch",
+        "- /",
+        "trigger",
+    ):
+        assert wanted in out.getvalue() or wanted == "trigger"
+    svg = relay_svg(whole)
+    assert svg.startswith("<svg")
+    assert "2304 tokens" in svg.replace(",", "") or "2,304 tokens" in svg
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--preset", "hstu-huge"], "hstu-huge"),
+        (["--minutes", "0.01"], "--minutes"),
+        (["--twin"], "--twin"),
+        (["--seed", "-1"], "--seed"),
+        (["--json", "/"], "--json"),
+    ],
+)
+def test_wrong_options_end_with_a_line(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measured(*_: object) -> None:
+        raise AssertionError("it went on to measure")
+
+    monkeypatch.setattr("relaygr.bench.relay.bench_relay", measured)
+    with pytest.raises(SystemExit) as left:
+        main(["bench", "relay", "--quick", *options])
+    assert left.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_cases_of_the_runs() -> None:
+    quick, full = RelaySpec(), RelaySpec(quick=False, preset="hstu-small", minutes=55)
+    assert [case.name for case in quick.cases()] == [
+        "first_touch, 2 tau, 128 candidates",
+        "sessions, 2 tau, 128 candidates",
+    ]
+    assert len(quick.seeds) == 1
+    assert len(full.seeds) == 5
+    assert {case.rank_taus for case in full.cases()} == {2.0, 3.0}
+    assert {case.traffic.candidates for case in full.cases()} == {128, 2048}
+    assert RelaySpec(quick=False, twin=True).cases() == []
+    with pytest.raises(ConfigError, match="no-such"):
+        RelaySpec(preset="no-such")
