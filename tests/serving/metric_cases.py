@@ -9,6 +9,7 @@ from relaygr.core.errors import BackendError, CancelledError, DeadlineError
 from relaygr.core.ids import Fingerprint
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import Admission, Flight, Load, PrefixAnswer, RankJob
+from relaygr.engine.laps import RelayState
 from relaygr.engine.requests import Path, PrefetchResult, RankRequest, RankResult
 from relaygr.relay.holds import Cause
 from relaygr.relay.ratios import ErrorRatio
@@ -31,7 +32,25 @@ POOL = Stats(
     overdue=1,
     refused=(),
 )
+RELAY = RelayState(
+    live_bytes=(("ready", 4096),),
+    bound_bytes=1 << 20,
+    entries=1,
+    q_rate_per_s=10.0,
+    q_load_per_s=20.0,
+    lead_ms=80.0,
+    t_life_ms=300.0,
+    rank_share=0.2,
+    ready_ratio=0.9,
+    return_ratio=0.5,
+    steps=(("compute", 1),),
+    reloads_skipped=(("late", 1),),
+    precision=0.8,
+    recall=0.9,
+    enabled=True,
+)
 READINGS = Readings(
+    relay=RELAY,
     load=Load(3, 4, True),
     pool=POOL,
     error=ErrorRatio(samples=100, median=1.0, p99=1.4, mean_error=0.07),

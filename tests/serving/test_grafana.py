@@ -28,6 +28,7 @@ TARGET = {"instance", "job"}
 UNDISTURBED = {
     "relaygr_deadline_missed", "relaygr_cancelled", "relaygr_failed", "relaygr_disconnects",
     "relaygr_latency_model_error_ratio", "relaygr_prefix_waste",
+    "relaygr_trigger_at_risk_precision", "relaygr_trigger_at_risk_recall",
 }  # fmt: skip
 Labels = dict[str, set[str]]
 
@@ -119,7 +120,7 @@ def check(catalogue: Catalogue, selector: Selector) -> None:
             assert value in labels[label], f"{selector.metric} has no {label}={value}"
     kind = catalogue.types[selector.metric]
     counts = kind == "counter" or (
-        kind == "histogram" and selector.metric.endswith(("_bucket", "_sum", "_count"))
+        kind in ("histogram", "summary") and selector.metric.endswith(("_bucket", "_sum", "_count"))
     )
     inside = set(selector.inside) & {"rate", "increase"}
     assert counts == bool(inside) == selector.over_range, f"{selector.metric} is a {kind}"
