@@ -64,10 +64,18 @@ def test_a_whole_hit_is_read_however_little_is_left() -> None:
 
 def test_a_history_of_less_than_a_bucket_is_read_or_not() -> None:
     assert ladder(50.0, tokens=1) == Choice(Step.FULL, 1)
-    assert ladder(5.0, tokens=1) == Choice(Step.DEGRADED, 0)
+    # It costs hardly more than no history.
+    assert ladder(5.0, tokens=1) == Choice(Step.FULL, 1)
+    assert ladder(5.0, tokens=2_000) == Choice(Step.DEGRADED, 0)
 
 
-def test_a_whole_history_is_tried_at_p90_and_a_shorter_one_chosen_at_p99() -> None:
+def test_a_rest_that_costs_hardly_more_than_no_history_is_read_however_little_is_left() -> None:
+    """3 ms and 1 ms for the candidates alone; a few more tokens behind a cached prefix are less than that."""
+    assert ladder(0.0, 2_000, 2_010) == Choice(Step.RESUME, 2_010)
+    assert ladder(0.0, 2_000, 4_000).step is Step.DEGRADED
+
+
+def test_a_whole_history_is_tried_at_its_usual_time_and_a_shorter_one_chosen_at_p99() -> None:
     """One pass in twenty takes three times as long as predicted."""
     uneven = LatencyModel(EXAMPLE, [1.0] * 95 + [3.0] * 5)
     assert (uneven.k50, uneven.k99) == (1.0, 3.0)
@@ -92,7 +100,8 @@ def test_the_best_step_that_is_in_time(
     cached, latency = int(share * tokens), LatencyModel(EXAMPLE, [k])
     found, usable = ladder(left, cached, tokens, candidates, latency, bucket), left - 3.0
     resumed = k * EXAMPLE.pass_ms(tokens - cached, cached, candidates)
-    if resumed <= usable or cached == tokens:
+    little = resumed <= 2 * k * EXAMPLE.pass_ms(0, 0, candidates)
+    if resumed <= usable or cached == tokens or little:
         assert found == Choice(Step.RESUME if cached else Step.FULL, tokens)
         return
     # Computing what is cached as well takes longer still.

@@ -19,7 +19,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def gate(bound: int = 16 * GIB, slots: int = 2, t_life_s: float = 0.3, **config: object) -> Gate[int]:
-    return Gate(TriggerConfig(**config), HoldBook(bound, t_life_s), slots)  # type: ignore[arg-type]
+    return Gate(TriggerConfig(**{"u_max": 0.7, **config}), HoldBook(bound, t_life_s), slots)  # type: ignore[arg-type]
 
 
 def test_rates_of_the_examples() -> None:
@@ -62,7 +62,7 @@ def test_the_513th_prefix_of_the_example_is_over_the_footprint() -> None:
 def test_an_empty_bucket_names_the_smaller_rate(
     slots: int, rank_rate: float, t_life: float, nbytes: int, q: float, reason: Reason
 ) -> None:
-    found = gate(slots=slots, u_max=0.7)
+    found = gate(slots=slots)
     found.rates(50, rank_rate, 10, t_life, nbytes, 0.0)
     assert min(found.q_rate_per_s, found.q_load_per_s) == pytest.approx(q)
     burst = 8
@@ -114,7 +114,7 @@ def test_r9_a_refusal_leaves_bytes_claims_and_tokens_as_they_were(
     signals: list[tuple[int, int, float]], loaded: bool
 ) -> None:
     holds: HoldBook[int] = HoldBook(100, 1e9)
-    found, now = Gate(TriggerConfig(pre_burst=4), holds, 2), 0.0
+    found, now = Gate(TriggerConfig(pre_burst=4, u_max=0.7), holds, 2), 0.0
     # 25 fit in a life; ranking leaves time for 20 a second, or for 28.
     found.rates(50, 40 if loaded else 0, 10, 1.0, 4, now)
     for key, nbytes, gap in signals:
@@ -128,6 +128,20 @@ def test_r9_a_refusal_leaves_bytes_claims_and_tokens_as_they_were(
             assert after[1:] == (before[1] + 1, before[2] - 1)
         else:
             assert after == before
+
+
+def test_a_prefix_of_which_most_is_there_takes_a_part_of_a_token_of_load() -> None:
+    found = gate(slots=2)
+    found.rates(50, 40, 10, 0.3, 32 * MIB, 0.0)  # load is the tighter bound
+    admitted = [found.admit(key, 1, 0.0, work_ms=5.0) for key in range(81)]
+    assert admitted == [Reason.ADMITTED] * 80 + [Reason.LOAD]
+    found.refund()
+    assert found.admit(99, 1, 0.0, work_ms=5.0) is Reason.ADMITTED
+    memory = gate(slots=16)
+    memory.rates(50, 200, 10, 1.0, 256 * MIB, 0.0)  # memory is: each takes as much as any other
+    assert [memory.admit(key, 1, 0.0, work_ms=5.0) for key in range(9)] == [Reason.ADMITTED] * 8 + [
+        Reason.RATE
+    ]
 
 
 def arrivals(pattern: str, seed: int, seconds: float) -> list[float]:

@@ -313,3 +313,16 @@ def test_an_endless_prefix_is_refused_without_cutting_it() -> None:
     trigger = Trigger(TriggerConfig())
     assert decide(meta(1 << 31), build, trigger=trigger).reason is Reason.TOO_LATE
     assert not trigger._starts
+
+
+def test_only_what_is_missing_has_to_be_done_in_time() -> None:
+    """202.8 ms of 16,384 tokens are too late; of the last 2,048 of them nobody has to wait long."""
+    assert decide(meta(16_384)).reason is Reason.TOO_LATE
+    most = replace(meta(16_384), cached_tokens=14_336)
+    found = decide(most)
+    assert found.admitted
+    whole = decide(replace(meta(16_384), cached_tokens=16_384))
+    assert whole.admitted
+    assert whole.pre_ms == 0.0
+    assert found.pre_ms is not None
+    assert 30 < found.pre_ms < 60

@@ -100,19 +100,26 @@ class Relay:
             self._open()
 
     def decide(
-        self, owner: Owner, tokens: int, candidates: int | None, pre_wait_ms: float, began_s: float
+        self,
+        owner: Owner,
+        tokens: int,
+        cached: int,
+        candidates: int | None,
+        pre_wait_ms: float,
+        began_s: float,
     ) -> Verdict:
         """Decide on a signal; an admitted one has claimed its prefix and its memory, and taken its token.
 
         Args:
             tokens: of the prefix.
+            cached: those that need not be computed, on the device or in host memory.
             candidates: that will be ranked; None for as many as usual.
             pre_wait_ms: until a new pre-inference would begin.
             began_s: when the signal came.
         """
         asked_s = self._clock.now_s()
         with self._lock:
-            verdict = self._decide(owner, tokens, candidates, pre_wait_ms)
+            verdict = self._decide(owner, tokens, cached, candidates, pre_wait_ms)
             now = self._clock.now_s()
             if verdict.full_p99_ms is not None or verdict.admitted:
                 at_risk = verdict.reason is not Reason.NOT_AT_RISK
@@ -128,14 +135,12 @@ class Relay:
         found: Readable,
         began_s: float,
         deadline_s: float,
-        recompute_ms: float,
     ) -> Decision:
         """How the prefix of a signal that was just admitted gets ready; what it says must be done.
 
         Args:
             found: what the tiers have of it.
             began_s: when the signal came, by which it is known from here on.
-            recompute_ms: what computing the missing part takes.
         """
         owner = history.tenant, history.user
         with self._lock:
@@ -147,7 +152,7 @@ class Relay:
                 began_s,
                 self._clock.now_s(),
                 deadline_s,
-                recompute_ms / 1000 if recompute_ms else float("inf"),
+                self._recompute_s(ref.tokens, found.device),
                 appendable=True,
             )
             if decision.step in (Step.HOLD, Step.JOIN):
@@ -360,7 +365,16 @@ class Relay:
                 enabled=self._enabled(),
             )
 
-    def _decide(self, owner: Owner, tokens: int, candidates: int | None, pre_wait_ms: float) -> Verdict:
+    def _recompute_s(self, tokens: int, cached: int) -> float:
+        """What computing a prefix takes without a reload; for ever where no speed is known."""
+        latency = self._served.build.latency if self._served is not None else None
+        if latency is None:
+            return float("inf")
+        return max(latency.pre_ms(tokens) - latency.pre_ms(cached), 0.0) / 1000
+
+    def _decide(
+        self, owner: Owner, tokens: int, cached: int, candidates: int | None, pre_wait_ms: float
+    ) -> Verdict:
         served, now = self._served, self._clock.now_s()
         if served is None:
             return Verdict(Reason.METADATA)
@@ -377,13 +391,13 @@ class Relay:
             rank_rate_per_s=self._meter.rate_per_s(Kind.RANK, now) / self._slots,
             key_inflight=self._holds.claims(owner),
         )
-        meta = Meta("", build.name, tokens, 0, candidates)
+        meta = Meta("", build.name, tokens, 0, candidates, cached_tokens=cached)
         verdict = self._trigger.decide(meta, build, instance, self._leads.low_ms, float("inf"))
         if not verdict.admitted:
             return verdict
         nbytes = served.prefix_bytes(tokens)
         self._sizes.add(nbytes)
-        return verdict.but(self._gate.admit(owner, nbytes, now))
+        return verdict.but(self._gate.admit(owner, nbytes, now, verdict.pre_ms))
 
     def _enabled(self) -> bool:
         build = self._served.build if self._served is not None else None

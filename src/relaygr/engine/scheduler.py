@@ -173,16 +173,16 @@ class Scheduler:
         relay, history = self._relay, flight.history
         if relay is None:
             return "" if engine.model_config.cacheable == "append" else "not_reusable"
-        verdict = relay.decide(flight.owner, tokens, candidates, self.wait_ms(), flight.queued_s)
+        cached, wait_ms = max(found), self.wait_ms()
+        verdict = relay.decide(flight.owner, tokens, cached, candidates, wait_ms, flight.queued_s)
         if not verdict.admitted:
             return verdict.reason
         ref = engine.ref(history)
         if ref is None:  # without a history there is nothing to hold
             relay.withdraw(flight.owner)
             return ""
-        flight.left_ms = (verdict.pre_ms or 0.0) * (tokens - max(found)) / max(tokens, 1)
-        device_ms = (verdict.pre_ms or 0.0) * (tokens - found.device) / max(tokens, 1)
-        step = relay.prepare(history, ref, found, flight.queued_s, flight.deadline_s, device_ms).step
+        flight.left_ms = verdict.pre_ms or 0.0
+        step = relay.prepare(history, ref, found, flight.queued_s, flight.deadline_s).step
         flight.reloading = step is Step.RELOAD
         return ""
 

@@ -79,24 +79,24 @@ class TokenBucket:
         self._rate_per_s, self._shape = rate_per_s, shape
         self._level = min(self._level, shape.burst)
 
-    def has(self, now_s: float) -> bool:
+    def has(self, now_s: float, tokens: float = 1.0) -> bool:
         """Whether `take` would succeed."""
         self._refill(now_s)
-        return self._level >= 1
+        return self._level >= tokens
 
-    def take(self, now_s: float) -> bool:
-        """One token; False, and nothing changed, if there is none."""
-        if not self.has(now_s):
+    def take(self, now_s: float, tokens: float = 1.0) -> bool:
+        """So many tokens, at most one; False, and nothing changed, if they are not there."""
+        if not self.has(now_s, tokens):
             return False
-        self._level -= 1
+        self._level -= tokens
         return True
 
-    def refund(self) -> None:
-        """Give back a token that was not needed after all.
+    def refund(self, tokens: float = 1.0) -> None:
+        """Give back tokens that were not needed after all.
 
         In the instant it was taken this is exact; later, the refill since then may be admitted on top.
         """
-        self._level = min(self._level + 1, self._shape.burst)
+        self._level = min(self._level + tokens, self._shape.burst)
 
     def _refill(self, now_s: float) -> None:
         elapsed = now_s - self._seen_s

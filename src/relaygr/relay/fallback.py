@@ -7,6 +7,8 @@ from enum import StrEnum
 
 from relaygr.relay.latency import LatencyModel
 
+_LITTLE_MORE = 2.0  # times the last resort
+
 
 class Step(StrEnum):
     """From the best to the last resort; the first two score the whole history."""
@@ -38,7 +40,8 @@ def choose(
     """The best that fits.
 
     The whole history is tried where every second pass would be in time: a shortened answer is never a whole
-    one, a late whole one is only late. What is shortened is shortened for the 99th percentile. A part of the
+    one, a late whole one is only late; and where it costs hardly more than no history at all, whatever the
+    time. What is shortened is shortened for the 99th percentile. A part of the
     history shares nothing with a cached prefix, so that it is computed from its beginning.
 
     Args:
@@ -47,10 +50,9 @@ def choose(
         bucket_tokens: a shortened history is a multiple of this.
     """
     usable_ms = left_ms - guard_ms
-    if (
-        tokens == cached
-        or latency.k50 * latency.coefficients.pass_ms(tokens - cached, cached, candidates) <= usable_ms
-    ):
+    whole_ms = latency.coefficients.pass_ms(tokens - cached, cached, candidates)
+    least_ms = latency.coefficients.pass_ms(0, 0, candidates)
+    if tokens == cached or latency.k50 * whole_ms <= usable_ms or whole_ms <= _LITTLE_MORE * least_ms:
         return Choice(Step.RESUME if cached else Step.FULL, tokens)
     longest = min(latency.longest_p99(usable_ms, candidates, tokens) or 0, tokens)
     whole = longest // bucket_tokens * bucket_tokens

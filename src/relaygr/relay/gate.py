@@ -78,6 +78,8 @@ class Gate(Generic[K]):
         self._q_rate = q_rate(0, 0.0, 0.0, config.pre_rate_per_s)
         self._q_load = math.inf
         self._bucket = TokenBucket(self._q_rate, config.pre_burst)
+        self._t_pre_ms = 0.0
+        self._taken = 0.0
 
     @property
     def q_rate_per_s(self) -> float:
@@ -100,27 +102,38 @@ class Gate(Generic[K]):
     ) -> None:
         """What was measured lately; bounds admission from now on, see `q_rate` and `q_load`."""
         config = self._config
+        self._t_pre_ms = t_pre_ms
         self._q_rate = q_rate(self._holds.limit_bytes, b_p99_bytes, t_life_s, config.pre_rate_per_s)
         if not config.admit_all:
             self._q_load = q_load(config.u_max, self._slots, rank_rate_per_s, t_rank_ms, t_pre_ms)
         self._bucket.set_rate(min(self._q_rate, self._q_load), now_s)
 
-    def check(self, key: K, nbytes: int, now_s: float) -> Reason:
+    def check(self, key: K, nbytes: int, now_s: float, work_ms: float | None = None) -> Reason:
         """What `admit` would say."""
         if not self._holds.fits(key, nbytes):
             return Reason.FOOTPRINT
-        if not self._bucket.has(now_s):
+        if not self._bucket.has(now_s, self._tokens(work_ms)):
             return Reason.RATE if self._q_rate <= self._q_load else Reason.LOAD
         return Reason.ADMITTED
 
-    def admit(self, key: K, nbytes: int, now_s: float) -> Reason:
-        """ADMITTED, with a claim on `nbytes` for the key and one token less; or why not."""
-        reason = self.check(key, nbytes, now_s)
+    def admit(self, key: K, nbytes: int, now_s: float, work_ms: float | None = None) -> Reason:
+        """ADMITTED, with a claim on `nbytes` for the key and a token less; or why not.
+
+        Where load is the tighter bound, a prefix of which most is there takes the part of a token that its
+        missing `work_ms` are of a usual pre-inference; memory is taken by each alike.
+        """
+        reason = self.check(key, nbytes, now_s, work_ms)
         if reason is Reason.ADMITTED:
-            taken = self._bucket.take(now_s) and self._holds.reserve(key, nbytes, now_s)
+            self._taken = self._tokens(work_ms)
+            taken = self._bucket.take(now_s, self._taken) and self._holds.reserve(key, nbytes, now_s)
             assert taken, "what was checked just now was refused"
         return reason
 
     def refund(self) -> None:
         """The prefix of the signal that was just admitted was there already: nothing is computed for it."""
-        self._bucket.refund()
+        self._bucket.refund(self._taken)
+
+    def _tokens(self, work_ms: float | None) -> float:
+        if work_ms is None or not self._t_pre_ms or self._q_rate <= self._q_load:
+            return 1.0
+        return min(work_ms / self._t_pre_ms, 1.0)

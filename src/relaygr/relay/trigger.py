@@ -42,6 +42,7 @@ class Meta:
         build: name of the model build.
         prefix_tokens, suffix_tokens, candidates: l, m and c; None where unknown.
         age_s: of the lengths.
+        cached_tokens: of the prefix, those that need not be computed.
     """
 
     key: str
@@ -50,6 +51,7 @@ class Meta:
     suffix_tokens: int | None
     candidates: int | None
     age_s: float = 0.0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ class Trigger:
             return Verdict(Reason.METADATA)
         if build.cacheable != "append":
             return Verdict(Reason.NOT_REUSABLE)
-        verdict = self._in_time(lengths, build, owner, lead_ms)
+        verdict = self._in_time(lengths, meta.cached_tokens, build, owner, lead_ms)
         if verdict.reason is not Reason.ADMITTED and not self._config.admit_all:
             return verdict
         return verdict.but(self._placed(owner, feedback_max_age_s))
@@ -168,7 +170,9 @@ class Trigger:
             return Reason.NO_INSTANCE
         return Reason.ADMITTED
 
-    def _in_time(self, lengths: tuple[int, int, int], build: Build, owner: Owner, lead_ms: float) -> Verdict:
+    def _in_time(
+        self, lengths: tuple[int, int, int], cached: int, build: Build, owner: Owner, lead_ms: float
+    ) -> Verdict:
         """A full pass is too slow, a hit is not, and the prefix would be there before it is needed."""
         latency, budgets = build.latency, build.budgets
         if latency is None or budgets is None:
@@ -184,7 +188,10 @@ class Trigger:
             return Verdict(Reason.NO_BENEFIT, full, hit)
         # Ranking may wait out what its budget leaves; chunks get the time that ranking does not take.
         limit = lead_ms + min(left, budgets.rank_wait_ms(hit)) - owner.pre_wait_ms
-        pre, in_time = self._pre_ms(build, latency, prefix, limit * max(1 - owner.rank_share, 0.0))
+        limit *= max(1 - owner.rank_share, 0.0)
+        there = self._pre_ms(build, latency, min(cached, prefix), float("inf"))[0] if cached else 0.0
+        pre, in_time = self._pre_ms(build, latency, prefix, limit + there)
+        pre = max(pre - there, 0.0)
         return Verdict(Reason.ADMITTED if in_time else Reason.TOO_LATE, full, hit, pre)
 
     def _at_risk(self, build: str, prefix: int, suffix: int, need_ms: float, budget_ms: float) -> bool:

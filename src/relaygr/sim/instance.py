@@ -52,6 +52,7 @@ class Instance:
         if reason is not Reason.ADMITTED:
             return
         visit.claimed = True
+        self.site.counts.admitted += 1
         flight = self.preparing.begin(visit)
         if visit.outcome in (Step.HOLD, Step.JOIN):
             self.gate.refund()

@@ -69,6 +69,7 @@ def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:
     instances = fleet.instances
     whole_s = timeline.now_s * sum(one.machine.slots for one in instances)
     admitted = max(tally.admitted(), 1)
+    signals = sum(one.site.counts.admitted for one in instances)
     ranked = [one.site.counts.ranked for one in instances]
     return Result(
         requests=tally.requests,
@@ -90,7 +91,7 @@ def _result(fleet: Fleet, tally: Tally, timeline: Timeline) -> Result:
         busy=sum(one.machine.busy_s for one in instances) / max(whole_s, 1e-9),
         device_hits=tally.hits / count,
         ready_before=tally.ready / admitted,
-        wasted=sum(one.site.counts.wasted for one in instances) / admitted,
+        wasted=sum(one.site.counts.wasted for one in instances) / max(signals, 1),
         owners_differ=tally.differ / max(tally.both, 1),
         reloads=sum(one.site.counts.reloads for one in instances),
         spills=sum(one.site.counts.spills for one in instances),

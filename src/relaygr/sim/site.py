@@ -26,13 +26,15 @@ class Counts:
     """Since the start.
 
     Attributes:
-        ranked: rankings; `computed`: history tokens of chunks; `wasted`: holds that no ranking used.
+        ranked: rankings; `computed`: history tokens of chunks; `admitted`: signals; `wasted`: holds that no
+            ranking used.
         copied_in_bytes, copied_out_bytes: from and to host memory.
     """
 
     ranked: int = 0
     computed: int = 0
     chunks: int = 0
+    admitted: int = 0
     wasted: int = 0
     reloads: int = 0
     spills: int = 0

@@ -95,10 +95,11 @@ class Bench:
     def interference(self) -> Sweep:
         """So little device memory that states are spilled and reloaded all the time.
 
-        Once with copies that take no time, and once with copies that do.
+        Once with copies that take no time, and once with copies that do; at half of the load, since close to
+        what the instances can do every percent of work more is many of waiting.
         """
         lab = self._of("sessions")
-        world, traffic = lab.world, lab.traffic
+        world, traffic = lab.world, replace(lab.traffic, rate=lab.traffic.rate / 2)
         live = traffic.rate / world.instances * world.budgets.t_life_ms / 1000
         tokens = max(3 * live, 24) * self._length
         few = replace(world, device_bytes=max(int(tokens * world.costs.token_bytes), 4 * MIB))
