@@ -14,7 +14,7 @@ from relaygr.relay.membership import Feedback
 from relaygr.relay.rendezvous import session_key
 from relaygr.relay.route import Refused
 from relaygr.relay.router import Router
-from relaygr.relay.trigger import Build, Meta, Reason, Trigger
+from relaygr.relay.trigger import Build, Meta, Reason, Trigger, Verdict
 from relaygr.sim.chunks import ChunkPlans
 from relaygr.sim.costs import Noise
 from relaygr.sim.instance import Instance
@@ -135,9 +135,10 @@ class Fleet:
         instance = self.instances[number]
         if instance.alive:
             self._seed_host(visit, instance)
-            visit.reason = self._decide(visit, key, instance).value
-            if visit.reason == Reason.ADMITTED:
-                instance.signal(visit)
+            verdict = self._decide(visit, key, instance)
+            visit.reason = verdict.reason.value
+            if verdict.admitted:
+                instance.signal(visit, verdict.pre_ms)
         else:
             visit.reason = Reason.NO_INSTANCE.value
             self.router.members.miss(route.member, now)
@@ -149,15 +150,16 @@ class Fleet:
         if self._world.variant.remote:
             self._holders[visit.user] = number
 
-    def _decide(self, visit: Visit, key: str, instance: Instance) -> Reason:
-        meta = Meta(key, "", visit.prefix, visit.tokens - visit.prefix, visit.request.candidates)
+    def _decide(self, visit: Visit, key: str, instance: Instance) -> Verdict:
+        suffix, cached = visit.tokens - visit.prefix, instance.cached(visit)
+        meta = Meta(key, "", visit.prefix, suffix, visit.request.candidates, cached_tokens=cached)
         return self._trigger.decide(
             meta,
             self._build,
             instance.owner(visit.user),
             self._leads.low_ms,
             self._world.router.feedback_max_age_s,
-        ).reason
+        )
 
     def _rank(self, visit: Visit, avoid: tuple[str, ...]) -> None:
         now, key = self._timeline.now_s, visit.key

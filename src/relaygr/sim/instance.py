@@ -44,10 +44,10 @@ class Instance:
         self._sizes = QuantileWindow(0.99, 0.0, _SIZES)
         self._rates_s = -math.inf
 
-    def signal(self, visit: Visit) -> None:
-        """The lap of pre-inference: what becomes of it is noted in the visit."""
+    def signal(self, visit: Visit, work_ms: float | None) -> None:
+        """The lap of pre-inference, `work_ms` of it to do: what becomes of it is noted in the visit."""
         self.expire()
-        reason = self._admit(visit) if self.accepts else Reason.NO_INSTANCE
+        reason = self._admit(visit, work_ms) if self.accepts else Reason.NO_INSTANCE
         visit.reason = reason.value
         if reason is not Reason.ADMITTED:
             return
@@ -82,6 +82,11 @@ class Instance:
         if run is None and shared:
             run = self.spills.next_run()
         return run
+
+    def cached(self, visit: Visit) -> int:
+        """Tokens of a prefix that need not be computed."""
+        found = self.site.shelf.find(visit.user, visit.prefix)
+        return max(found.device, found.host)
 
     def owner(self, user: int) -> Owner:
         """How it stands, for the trigger."""
@@ -132,7 +137,7 @@ class Instance:
             if self.spills.wanted():
                 self.copying.poke(SPILL)
 
-    def _admit(self, visit: Visit) -> Reason:
+    def _admit(self, visit: Visit, work_ms: float | None) -> Reason:
         now, nbytes = self.site.now_s, self.site.world.prefix_bytes(visit.prefix)
         self._sizes.add(nbytes)
         if now - self._rates_s >= _RATES_EVERY_S:
@@ -145,7 +150,7 @@ class Instance:
                 self._sizes.value,
                 now,
             )
-        return self.gate.admit(visit.user, nbytes, now)
+        return self.gate.admit(visit.user, nbytes, now, work_ms)
 
 
 class _Copies:
