@@ -101,6 +101,11 @@ def test_a_pool_without_room_ends_the_flight() -> None:
         assert (r.state(ONE), r.ears.causes) == (None, [Cause.CANCELLED])
         assert r.live == {"ready": 3 * FULL_BYTES}
         assert r.rank(ONE).served.path is Path.FULL  # ranking is not affected
+        # Less is admitted until there was room for a while.
+        assert r.relay._holds.limit_bytes == int(0.9 * (1 << 30))
+        r.clock.advance(5.0)
+        r.signal(user("other"))
+        assert r.relay._holds.limit_bytes == 1 << 30
 
 
 def test_rank_before_pre_infer_makes_the_queued_one_a_no_op() -> None:

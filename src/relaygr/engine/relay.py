@@ -30,6 +30,7 @@ from relaygr.relay.trigger import Owner as Instance
 
 _SIZES = 1000
 _RATES_EVERY_S = 0.05
+_LESS, _RECOVER_S = 0.9, 5.0  # of the bound, where there was no room; and until it is raised again
 _LINK_BYTES_PER_S = 2e9  # until copies were measured
 _LEASE_LIVES = 4.0  # a lease that outlives its hold by so much was forgotten
 
@@ -87,7 +88,7 @@ class Relay:
         self._reloading: set[Owner] = set()
         self._holds: HoldBook[Owner] = HoldBook(self._bound, self._t_life_s())
         self._gate = Gate(self._trigger_config, self._holds, self._slots)
-        self._rates_s = float("-inf")
+        self._rates_s = self._short_s = float("-inf")
         self._signals = Signals(self._trigger_config.key_inflight_max)
         self._to_hold: OrderedDict[Owner, UserHistory] = OrderedDict()
         self._to_free: set[Owner] = set()
@@ -338,6 +339,12 @@ class Relay:
         with self._lock:
             self._disabled.add(build)
 
+    def no_room(self) -> None:
+        """The device had no room for a prefix that was admitted: admit less for a while."""
+        with self._lock:
+            self._short_s = self._clock.now_s()
+            self._holds.propose(int(_LESS * self._holds.limit_bytes))
+
     def propose_bound(self, nbytes: int) -> bool:
         """Bound live prefixes so; True if that holds already, else it does when enough has been used."""
         with self._lock:
@@ -410,6 +417,10 @@ class Relay:
             return
         self._rates_s = now
         self._holds.t_life_s = self._t_life_s()
+        limit = self._holds.limit_bytes
+        if limit < self._bound and now - self._short_s >= _RECOVER_S:
+            self._short_s = now
+            self._holds.propose(min(int(limit / _LESS) + 1, self._bound))
         meter = self._meter
         self._gate.rates(
             meter.mean_ms(Kind.PRE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from relaygr.cache.interface import Reason
 from relaygr.core.clock import Clock
 from relaygr.core.errors import RelayError
 from relaygr.engine.chores import COPY_BYTES, Chores
@@ -122,6 +123,8 @@ class Worker:
             guarded("an observer", partial(self._observer.stepped, flight, flight.done_s - started))
         if self._relay is not None:
             self._relay.stepped(flight.owner, turn.engine, history)
+            if served.uncached_reason == Reason.PINNED:
+                self._relay.no_room()
         # What the pool has no room for makes no progress.
         if not self._land(turn, flight, history, not (served.tokens_left > 0 and served.resident)):
             return
