@@ -61,6 +61,8 @@ class SimOptions:
         Of the lead times, the one that a pre-inference must meet.
     requests: int
         That count, of one simulation.
+    warmup_taus: float
+        Time in units of tau before sessions count, so that they begin as they go on.
     candidates: int
         Of one request.
     seeds: int
@@ -85,6 +87,7 @@ class SimOptions:
     pre_burst: int = TriggerConfig().pre_burst
     lead_quantile: float = TriggerConfig().lead_quantile
     requests: int = 2000
+    warmup_taus: float = 500.0
     candidates: int = 128
     seeds: int = 1
     seed: int = 0
@@ -127,6 +130,7 @@ class SimOptions:
         return Traffic(
             requests=self.requests,
             warmup=max(self.requests // 20, 20),
+            warmup_taus=self.warmup_taus,
             candidates=self.candidates,
         )
 

@@ -88,15 +88,17 @@ def print_size(console: Console, report: SizeReport) -> None:
 
 
 def _print_world(console: Console, world: World, tau_ms: float, scatter: bool | None) -> None:
-    costs, budgets, fitted = world.costs, world.budgets, world.costs.coefficients
+    costs, budgets, trigger, fitted = world.costs, world.budgets, world.trigger, world.costs.coefficients
     scattered = "" if scatter is None else f", passes {'scatter as measured' if scatter else 'as fitted'}"
+    t1c = fitted.t1_ms if fitted.t1c_ms is None else fitted.t1c_ms
+    t2c = fitted.t2_ms if fitted.t2c_ms is None else fitted.t2c_ms
     lines = (
-        f"T = {fitted.t0_ms:.3g} + {fitted.t1_ms:.3g} (q + c) + {fitted.t2_ms:.3g} pairs ms, a chunk "
-        f"{fitted.t_launch_ms:.3g} in place of {fitted.t0_ms:.3g}; tau {tau_ms:.1f} ms{scattered}; overhead",
-        f"{costs.overhead_ms:g} ms; rank budget {budgets.b_rank_ms:.1f} ms, request {budgets.b_pipe_ms:.1f}",
-        f"ms, chunk {budgets.chunk_ms:.2f} ms, hold {budgets.t_life_ms:.0f} ms; u_max",
-        f"{world.trigger.u_max:g}, pre_burst {world.trigger.pre_burst}, lead_quantile",
-        f"{world.trigger.lead_quantile:g}",
+        f"T = {fitted.t0_ms:.3g} + {fitted.t1_ms:.3g} q + {fitted.t2_ms:.3g} pairs + c ({t1c:.3g} +",
+        f"{t2c:.3g} (ctx + q + 1)) ms, a chunk {fitted.t_launch_ms:.3g} in place of {fitted.t0_ms:.3g}; tau",
+        f"{tau_ms:.1f} ms{scattered}; overhead {costs.overhead_ms:g} ms; rank budget {budgets.b_rank_ms:.1f}",
+        f"ms, request {budgets.b_pipe_ms:.1f} ms, chunk {budgets.chunk_ms:.2f} ms, hold",
+        f"{budgets.t_life_ms:.0f} ms; u_max {trigger.u_max:g}, pre_burst {trigger.pre_burst}, lead_quantile",
+        f"{trigger.lead_quantile:g}",
     )
     console.print(" ".join(lines), soft_wrap=True, highlight=False)
 

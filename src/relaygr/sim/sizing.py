@@ -8,6 +8,7 @@ import msgspec
 
 from relaygr.sim.lab import Lab
 from relaygr.sim.protocol import Outcome
+from relaygr.sim.variants import variant
 
 _MOST_INSTANCES = 4096
 _MOST_REQUESTS = 40_000
@@ -50,7 +51,8 @@ def _fewest(lab: Lab, name: str, rate: float, length: int, most: int) -> Need:
         tried[count] = lab.other(world=world, traffic=traffic).probe(name, rate, length)
         return tried[count].passes
 
-    low, high = 0, 1
+    low = min(_busy(lab, name, rate, length), most - 1)
+    high = low + 1
     while not passes(high):
         low = high
         if high >= most:
@@ -60,6 +62,19 @@ def _fewest(lab: Lab, name: str, rate: float, length: int, most: int) -> Need:
         middle = (low + high) // 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     return _need(name, high, high, tried)
+
+
+def _busy(lab: Lab, name: str, rate: float, length: int) -> int:
+    """So many instances would be busy all the time with what ranking does at least: they are not enough."""
+    if lab.traffic.spread or lab.traffic.short_share:
+        return 0
+    world, candidates = lab.world, lab.traffic.candidates
+    fitted = world.costs.coefficients
+    # Batches share the fixed part, and users of a session begin with less history.
+    ms = fitted.hit_ms(length // 2, 0, candidates) - fitted.t0_ms
+    if not variant(name).reuse and not variant(name).ladder:
+        ms = fitted.full_ms(length // 2, 0, candidates) - fitted.t0_ms
+    return int(rate * ms / 1000 / world.slots)
 
 
 def _need(name: str, instances: int | None, last: int, tried: dict[int, Outcome]) -> Need:

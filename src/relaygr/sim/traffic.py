@@ -90,6 +90,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             ("rate", self.rate, 0 < self.rate < math.inf, "positive"),
             ("requests", self.requests, 1 <= self.requests <= MAX_REQUESTS, f"in [1, {MAX_REQUESTS}]"),
             ("warmup", self.warmup, 0 <= self.warmup <= MAX_REQUESTS, f"in [0, {MAX_REQUESTS}]"),
+            ("warmup_taus", self.warmup_taus, 0 <= self.warmup_taus <= 1e6, "in [0, 1e6]"),
             ("tau_s", self.tau_s, 0 < self.tau_s < math.inf, "positive"),
             ("length", self.length, 0 <= self.length <= self.most_length, f"in [0, {self.most_length}]"),
             ("spread", self.spread, 0 <= self.spread <= 10, "in [0, 10]"),
