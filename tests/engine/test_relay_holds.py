@@ -153,7 +153,7 @@ def test_leads_are_those_of_their_own_signals() -> None:
         r.rank(ONE)
         r.advance(0.02)
         r.rank(ONE)
-        window = r.relay._leads._window
+        window = r.relay._learnt._leads._window
         assert [round(ms) for ms in window._recent] == [150, 70]
 
 
@@ -164,7 +164,7 @@ def test_a_lost_ranking_does_not_shift_the_leads_of_those_after_it() -> None:
         r.prepare(ONE)
         r.advance(0.05)
         r.rank(ONE)
-        assert [round(ms) for ms in r.relay._leads._window._recent] == [50]
+        assert [round(ms) for ms in r.relay._learnt._leads._window._recent] == [50]
 
 
 def test_r40_a_lower_bound_drains_before_it_holds() -> None:

@@ -16,7 +16,7 @@ from serving_apps import TINY, App, close_scores, error_of, events, offline, sav
 
 from relaygr.engine import RankRequest, UserHistory
 from relaygr.relay.latency import Coefficients
-from relaygr.serving.service import MAX_RATE
+from relaygr.serving.feedback import MAX_RATE
 
 SLOW = Coefficients(t0_ms=3.0, t1_ms=5.0, t2_ms=0.0, t_launch_ms=0.3)
 Say = Callable[[App], Any]

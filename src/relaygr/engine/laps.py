@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from relaygr.core.state import Ref
+from relaygr.core.state import Prefix, Ref
 from relaygr.relay.holds import Cause, HoldBook
 from relaygr.relay.trigger import Build, Verdict
 
@@ -41,6 +41,17 @@ class Served:
 
     def prefix_bytes(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens) * self.page_tokens * self.token_bytes
+
+    def stored(self, tokens: int) -> Prefix | None:
+        """What a tier has of a prefix, already compared with it; None for nothing."""
+        return Stored(tokens, self.prefix_bytes(tokens)) if tokens else None
+
+    def recompute_s(self, tokens: int, cached: int) -> float:
+        """What computing a prefix takes without a reload; for ever where no speed is known."""
+        latency = self.build.latency
+        if latency is None:
+            return float("inf")
+        return max(latency.pre_ms(tokens) - latency.pre_ms(cached), 0.0) / 1000
 
 
 @dataclass(slots=True)

@@ -8,23 +8,20 @@ from collections import OrderedDict
 from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
 from relaygr.core.clock import Clock
 from relaygr.core.errors import ConfigError
-from relaygr.core.state import Prefix, Ref
+from relaygr.core.state import Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import RankJob
-from relaygr.engine.laps import Lap, Owner, RelayObserver, RelayState, Served, Stored
+from relaygr.engine.laps import Lap, Owner, RelayObserver, RelayState, Served
+from relaygr.engine.learnt import Learnt
 from relaygr.engine.signals import Signal, Signals
 from relaygr.engine.tiers import Readable
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.relay.expander import Decision, Expander, Spill, Step
 from relaygr.relay.gate import Gate
 from relaygr.relay.holds import Cause, HoldBook, Left, State
-from relaygr.relay.lead import CandidateCounts, LeadTimes, LifeTimes
 from relaygr.relay.link import ReloadLink
-from relaygr.relay.loads import Kind, LoadMeter
-from relaygr.relay.quantile import QuantileWindow
 from relaygr.relay.returns import Returns
-from relaygr.relay.risk import RiskScore
 from relaygr.relay.trigger import Meta, Reason, Trigger, Verdict
 from relaygr.relay.trigger import Owner as Instance
 
@@ -62,31 +59,23 @@ class Relay:
         self._trigger = Trigger(trigger, config.enabled)
         self._served: Served | None = None
         self._budgets = FIXED_BUDGETS
-        self._candidates = CandidateCounts(trigger.candidates_default)
+        self._learnt = Learnt(trigger, self._slots)
         self._returns: Returns[Owner] = Returns(host.d_ttl_s)
         self._link_bytes_per_s = _LINK_BYTES_PER_S
         self._open()
-        self._ready = self._signalled = 0
-        self._risk = RiskScore()
         self._disabled: set[str] = set()
 
     def _open(self) -> None:
         """Nothing is held, nothing is on its way, nothing was measured but the link."""
-        budgets, host = self._budgets, self.host
+        host = self.host
         self._since_s = self._clock.now_s()
-        self._meter = LoadMeter()
-        self._leads = LeadTimes(self._trigger_config.lead_quantile, budgets.lead_default_ms)
-        life_ms = FIXED_BUDGETS.t_life_ms
-        self._lives = LifeTimes(
-            max(life_ms, budgets.lead_p99_ms + budgets.b_rank_ms), budgets.t_life_slack_ms
-        )
-        self._sizes = QuantileWindow(0.99, 0.0, _SIZES)
+        self._learnt.begin(self._budgets)
         self._link = ReloadLink(host.reload_slots, self._link_bytes_per_s, host.reload_bytes_per_s)
         self._expander: Expander[Owner] = Expander(
             self._link, self._returns, host.spill_min_reuse, host.spill_queue_max
         )
         self._reloading: set[Owner] = set()
-        self._holds: HoldBook[Owner] = HoldBook(self._bound, self._t_life_s())
+        self._holds: HoldBook[Owner] = HoldBook(self._bound, self._learnt.t_life_s)
         self._gate = Gate(self._trigger_config, self._holds, self._slots)
         self._rates_s = self._short_s = float("-inf")
         self._signals = Signals(self._trigger_config.key_inflight_max)
@@ -145,15 +134,17 @@ class Relay:
         """
         owner = history.tenant, history.user
         with self._lock:
+            served = self._served
+            assert served is not None, "nothing is admitted before a model is served"
             decision = self._expander.prepare(
                 owner,
                 ref,
-                self._stored(found.device),
-                self._stored(found.host),
+                served.stored(found.device),
+                served.stored(found.host),
                 began_s,
                 self._clock.now_s(),
                 deadline_s,
-                self._recompute_s(ref.tokens, found.device),
+                served.recompute_s(ref.tokens, found.device),
                 appendable=True,
             )
             if decision.step in (Step.HOLD, Step.JOIN):
@@ -208,7 +199,7 @@ class Relay:
         held = complete and self._keep(engine, history)
         with self._lock:
             if spent_s:
-                self._meter.serve(Kind.PRE, spent_s * 1000, now)
+                self._learnt.computed(spent_s, now)
             self._expander.landed(owner)
             self._held(owner, held, now)
 
@@ -229,8 +220,7 @@ class Relay:
         """A ranking was queued; returns the signal that announced it, None if none did."""
         now = self._clock.now_s()
         with self._lock:
-            self._meter.arrive(Kind.RANK, now)
-            self._candidates.observe(candidates)
+            self._learnt.arrived(candidates, now)
             self._returns.visit(owner, now)
             signal = None
             for signal in self._signals.take(owner, now - self._holds.t_life_s):
@@ -238,9 +228,7 @@ class Relay:
             ready = self._holds.state(owner) in (State.READY, State.PINNED) or owner in self._to_hold
             if signal is None:
                 return None
-            self._leads.observe((now - signal.at_s) * 1000)
-            self._signalled += signal.admitted
-            self._ready += ready and signal.admitted
+            self._learnt.announced(signal, ready, now)
         if self._observer is not None:
             self._observer.lead(now - signal.at_s, ready)
         return signal
@@ -262,9 +250,10 @@ class Relay:
         """A ranking is over; `spent_s` is its share of the time of its batch."""
         now = self._clock.now_s()
         with self._lock:
-            self._meter.serve(Kind.RANK, spent_s * 1000, now)
+            self._learnt.ranked(spent_s, now)
             if job.signal is not None:
-                self._judge(job, job.signal, now)
+                build = self._served.build if self._served is not None else None
+                self._learnt.judge(job, job.signal, build, now)
             book = lap.book
             ended = book.unpin if lap.pinned else book.release
             if lap.generation is not None:
@@ -282,17 +271,6 @@ class Relay:
     def _claimed(self, job: RankJob) -> bool:
         """Whether a signal of this ranking has a claim in the present book."""
         return job.signal is not None and job.signal.admitted and job.signal.at_s >= self._since_s
-
-    def _judge(self, job: RankJob, signal: Signal, now: float) -> None:
-        if signal.admitted:
-            self._lives.observe((now - signal.at_s) * 1000)
-        build = self._served.build if self._served is not None else None
-        if build is not None and build.latency is not None and build.budgets is not None:
-            candidates = len(job.request.candidates)
-            alone_ms = build.latency.coefficients.full_ms(job.tokens, 0, candidates)
-            waited_ms = (job.started_s - job.queued_s) * 1000
-            # Computed whole, behind the queue that it met.
-            self._risk.observe(signal.at_risk, alone_ms + waited_ms > build.budgets.b_rank_ms)
 
     def settle(self, engine: Engine) -> None:
         """Hold what signals found on the device, and let go of what is live no longer."""
@@ -360,24 +338,17 @@ class Relay:
                 entries=len(self._holds),
                 q_rate_per_s=self._gate.q_rate_per_s,
                 q_load_per_s=self._gate.q_load_per_s,
-                lead_ms=self._leads.low_ms,
+                lead_ms=self._learnt.lead_ms,
                 t_life_ms=self._holds.t_life_s * 1000,
-                rank_share=self._meter.share(Kind.RANK, self._slots, now),
-                ready_ratio=self._ready / self._signalled if self._signalled else None,
+                rank_share=self._learnt.rank_share(now),
+                ready_ratio=self._learnt.ready_ratio,
                 return_ratio=self._returns.p0(now),
                 steps=tuple((step.value, count) for step, count in self._expander.steps.items()),
                 reloads_skipped=tuple((why.value, n) for why, n in self._expander.skipped.items()),
-                precision=self._risk.precision,
-                recall=self._risk.recall,
+                precision=self._learnt.risk.precision,
+                recall=self._learnt.risk.recall,
                 enabled=self._enabled(),
             )
-
-    def _recompute_s(self, tokens: int, cached: int) -> float:
-        """What computing a prefix takes without a reload; for ever where no speed is known."""
-        latency = self._served.build.latency if self._served is not None else None
-        if latency is None:
-            return float("inf")
-        return max(latency.pre_ms(tokens) - latency.pre_ms(cached), 0.0) / 1000
 
     def _decide(
         self, owner: Owner, tokens: int, cached: int, candidates: int | None, pre_wait_ms: float
@@ -389,21 +360,21 @@ class Relay:
         if not self._enabled():
             return Verdict(Reason.DISABLED)
         if candidates is None:
-            candidates = self._candidates.expected
+            candidates = self._learnt.candidates
         self._refresh(now)
         instance = Instance(
             active=True,
             pre_wait_ms=pre_wait_ms,
-            rank_share=min(self._meter.share(Kind.RANK, self._slots, now), 1.0),
-            rank_rate_per_s=self._meter.rate_per_s(Kind.RANK, now) / self._slots,
+            rank_share=min(self._learnt.rank_share(now), 1.0),
+            rank_rate_per_s=self._learnt.rank_rate_per_s(now),
             key_inflight=self._holds.claims(owner),
         )
         meta = Meta("", build.name, tokens, 0, candidates, cached_tokens=cached)
-        verdict = self._trigger.decide(meta, build, instance, self._leads.low_ms, float("inf"))
+        verdict = self._trigger.decide(meta, build, instance, self._learnt.lead_ms, float("inf"))
         if not verdict.admitted:
             return verdict
         nbytes = served.prefix_bytes(tokens)
-        self._sizes.add(nbytes)
+        self._learnt.wanted(nbytes)
         return verdict.but(self._gate.admit(owner, nbytes, now, verdict.pre_ms))
 
     def _enabled(self) -> bool:
@@ -416,28 +387,12 @@ class Relay:
         if now - self._rates_s < _RATES_EVERY_S:
             return
         self._rates_s = now
-        self._holds.t_life_s = self._t_life_s()
+        self._holds.t_life_s = self._learnt.t_life_s
         limit = self._holds.limit_bytes
         if limit < self._bound and now - self._short_s >= _RECOVER_S:
             self._short_s = now
             self._holds.propose(min(int(limit / _LESS) + 1, self._bound))
-        meter = self._meter
-        self._gate.rates(
-            meter.mean_ms(Kind.PRE),
-            meter.rate_per_s(Kind.RANK, now),
-            meter.mean_ms(Kind.RANK),
-            self._holds.t_life_s,
-            self._sizes.value,
-            now,
-        )
-
-    def _stored(self, tokens: int) -> Prefix | None:
-        """What a tier has of a prefix, already compared with it."""
-        served = self._served
-        return Stored(tokens, served.prefix_bytes(tokens)) if served is not None and tokens else None
-
-    def _t_life_s(self) -> float:
-        return (self._budgets.t_life_ms or self._lives.t_life_ms) / 1000
+        self._learnt.tell(self._gate, now)
 
     def _keep(self, engine: Engine, history: UserHistory) -> bool:
         return engine.hold(history, _LEASE_LIVES * self._holds.t_life_s) > 0

@@ -27,6 +27,7 @@ from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
 from relaygr.serving.bodies import event_batch, inline_history
 from relaygr.serving.errors import HttpError
+from relaygr.serving.feedback import feedback
 from relaygr.serving.gauges import Readings
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.observers import Observers
@@ -42,7 +43,6 @@ Gone = Callable[[], Awaitable[object]]
 """Returns when the client has gone away."""
 
 _STORE_THREADS = 4
-MAX_RATE = 1e9  # JSON has no infinity
 
 
 class Service:
@@ -279,21 +279,13 @@ class Service:
 
     def feedback(self) -> wire.Feedback:
         """What a router wants to know."""
-        status, served, relay = self.health.status, self._served, self.relay.state()
-        load = self._scheduler.load() if self._scheduler is not None else None
-        return wire.Feedback(
-            ready=status == "ready",
-            draining=status == "draining",
-            build=served.model if served is not None else "",
-            page_tokens=self.config.engine.page_tokens,
-            epoch=self._epoch,
-            load=0 if load is None else load.ranks + load.flights + load.busy,
-            pre_wait_ms=0.0 if self._scheduler is None else self._scheduler.wait_ms(),
-            rank_share=relay.rank_share,
-            live_bytes=sum(size for _, size in relay.live_bytes),
-            bound_bytes=relay.bound_bytes,
-            q_rate_per_s=min(relay.q_rate_per_s, MAX_RATE),
-            q_load_per_s=min(relay.q_load_per_s, MAX_RATE),
+        return feedback(
+            self.health.status,
+            self._served.model if self._served is not None else "",
+            self.config.engine.page_tokens,
+            self._epoch,
+            self._scheduler,
+            self.relay.state(),
         )
 
     def note_epoch(self, epoch: int) -> None:
