@@ -85,7 +85,7 @@ class Instance:
 
     def cached(self, visit: Visit) -> int:
         """Tokens of a prefix that need not be computed."""
-        found = self.site.shelf.find(visit.user, visit.prefix)
+        visit.found = found = self.site.shelf.find(visit.user, visit.prefix)
         return max(found.device, found.host)
 
     def owner(self, user: int) -> Owner:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable
 from relaygr.relay.expander import Step
 from relaygr.relay.loads import Kind
 from relaygr.sim.flights import Flight, FlightQueue
+from relaygr.sim.found import Found
 from relaygr.sim.machine import CHUNK, RELOAD, Run
-from relaygr.sim.shelf import Found
 from relaygr.sim.site import Site
 from relaygr.sim.visit import Visit
 
@@ -25,7 +25,7 @@ class Preparing:
     def begin(self, visit: Visit) -> Flight | None:
         """An admitted signal: what is to be done for it is noted in the visit; None if nothing is."""
         site, user, target = self._site, visit.user, visit.prefix
-        found, now = site.shelf.find(user, target), site.now_s
+        found, now = visit.found or site.shelf.find(user, target), site.now_s
         step = self._step(visit, found, now + site.world.budgets.lead_default_ms / 1000)
         visit.outcome = step.value
         if step is Step.HOLD:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from relaygr.cache.interface import LoadPlan, Refused, StorePlan
 from relaygr.cache.interface import Reason as RefusalReason
@@ -11,6 +10,7 @@ from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.tiered import TieredBooks
 from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, UserId
 from relaygr.core.state import Hit, Ref, Touch
+from relaygr.sim.found import Found
 
 _SEED = b""
 _REMEMBERED = 65_536
@@ -53,14 +53,6 @@ class Refs:
             record_bytes=1,
             tokens=tokens,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Tokens of a prefix on the device, and in host memory if that is more."""
-
-    device: int
-    host: int
 
 
 class Shelf:

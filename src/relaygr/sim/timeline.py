@@ -26,7 +26,8 @@ class Timeline:
 
     def at(self, time_s: float, action: Action, *args: Any) -> None:
         """Call `action(*args)` at `time_s`; now, but after what is going on, if that is past."""
-        heapq.heappush(self._heap, (max(time_s, self.now_s), next(self._booked), action, args))
+        due_s = time_s if time_s > self.now_s else self.now_s
+        heapq.heappush(self._heap, (due_s, next(self._booked), action, args))
 
     def after(self, delay_s: float, action: Action, *args: Any) -> None:
         self.at(self.now_s + delay_s, action, *args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+from relaygr.sim.found import Found
 from relaygr.sim.workload import Request
 
 Path = Literal["hit", "reloaded", "resumed", "full", "truncated", "degraded", "lost"]
@@ -22,6 +23,7 @@ class Visit:
         key: that routers know the user by.
         prefix: history tokens that pre-inference may compute; the rest is left to ranking.
         risky: whether the trigger saw a reason to pre-infer; None if it was not asked.
+        found: what there was of the prefix when the signal came; None before.
         reason: of the trigger or gate; empty without a signal.
         outcome: of the signal: how its prefix was to get ready; empty without an admitted one.
         owner, rank_owner: members that the two laps went to; -1 for none.
@@ -39,6 +41,7 @@ class Visit:
         "claimed",
         "done_s",
         "due_s",
+        "found",
         "key",
         "missing",
         "outcome",
@@ -74,6 +77,7 @@ class Visit:
         self.cached = self.missing = self.served = 0
         self.path: Path = "lost"
         self.reloaded = False
+        self.found: Found | None = None
         self.answered = self.retries = 0
 
     @property
