@@ -64,3 +64,32 @@ def test_as_a_plain_model(steps: list[tuple[str, str, str, float]]) -> None:
             model.pop(key, None)
             placements.forget(key)
         assert len(model) <= len(placements) <= LIMIT
+
+
+def test_a_stay_elsewhere_ends_however_often_it_is_used() -> None:
+    places = Placements(100.0, 10)
+    places.put("u", "b", 0.0, for_now=True)
+    left_s = 0.0
+    for now_s in range(1, 200):
+        if places.get("u", float(now_s)) is None:
+            left_s = float(now_s)
+            break
+        places.put("u", "b", float(now_s))
+    assert 25.0 <= left_s <= 101.0
+    # At home again, use counts.
+    places.put("u", "a", left_s)
+    places.put("u", "a", left_s + 90.0)
+    assert places.get("u", left_s + 180.0) == "a"
+
+
+def test_those_who_fled_together_do_not_go_back_together() -> None:
+    places = Placements(100.0, 1000)
+    for number in range(400):
+        places.put(f"u{number}", "b", 0.0, for_now=True)
+    there = [
+        sum(places.get(f"u{number}", at_s) == "b" for number in range(400)) for at_s in (24, 50, 75, 101)
+    ]
+    assert there[0] == 400
+    assert 200 < there[1] < 330
+    assert 70 < there[2] < 200
+    assert there[3] == 0

@@ -339,3 +339,28 @@ def test_awaited_rankings_are_bounded() -> None:
     assert (len(awaited), awaited.take("a"), awaited.take("b"), awaited.take("b")) == (2, None, "B", None)
     assert list(awaited.expire(9.9)) == []
     assert list(awaited.expire(10.0)) == ["C"]
+
+
+def test_users_of_a_member_that_was_down_come_home_while_they_are_active() -> None:
+    fleet = Fleet("a", "b", placement_ttl_s=100.0, ramp_s=0.0)
+    keys = [fleet.key_of("a", start=1000 * number) for number in range(20)]
+    for key in keys:
+        assert fleet.rank(key) == "a"
+        fleet.router.done("a")
+    said = fleet.said.pop("a")
+    fleet.router.members.down("a", fleet.now_s)
+    for key in keys:
+        assert fleet.rank(key) == "b"
+        fleet.router.done("b")
+    fleet.said["a"] = said
+    at_home: list[int] = []
+    for _ in range(14):
+        fleet.wait(10.0)
+        owners = []
+        for key in keys:
+            owners.append(fleet.rank(key))
+            fleet.router.done(owners[-1])
+        at_home.append(owners.count("a"))
+    assert at_home == sorted(at_home)
+    assert at_home[0] < 10
+    assert at_home[-1] == len(keys)

@@ -83,10 +83,12 @@ def report(
 
 def _notes(found: Sequence[Confirmed]) -> tuple[str, ...]:
     """What a reader has to know to believe the numbers."""
-    notes = [
-        "time in which no request is between its trigger and its answer is left out of the searches' loads",
-        "the hash of a user decides between servers; histories are in the servers' memory before a load",
-    ]
+    notes = ["the histories of a load's users are in the servers' memory before it begins"]
+    if found:
+        notes.append(
+            "searches leave out time in which no request is between its trigger and its answer, for the "
+            "relay all but 2.5 tau of it"
+        )
     for one in found:
         where = f"{one.regime}, {one.rank_taus:g} tau, {one.candidates} candidates"
         if one.base.best is None:

@@ -143,7 +143,7 @@ class Relay:
                 served.stored(found.host),
                 began_s,
                 self._clock.now_s(),
-                deadline_s,
+                min(deadline_s, began_s + self._holds.t_life_s),
                 served.recompute_s(ref.tokens, found.device),
                 appendable=True,
             )

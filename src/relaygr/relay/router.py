@@ -21,6 +21,10 @@ _HOT_MARGIN = 0.1
 _HOT_PART = 1 / 20
 
 
+# The user's member will probably be back.
+_FOR_NOW = (Spill.DOWN, Spill.DRAINING, Spill.MISMATCH)
+
+
 class Router:
     """Routes by key; belongs to one thread. Times are monotonic seconds and never go back.
 
@@ -65,7 +69,7 @@ class Router:
         refusal = self._no_time(key, found, found == placed, now_s)
         if refusal is not None:
             return self._refuse(refusal)
-        self._placements.put(key, found, now_s)
+        self._placements.put(key, found, now_s, for_now=spill in _FOR_NOW)
         return self._take(Lap.PREFIX, key, found, spill, moved=found != placed)
 
     def route_rank(
@@ -92,7 +96,7 @@ class Router:
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
         self.counts.misses += (hint or wanted) not in (None, found)
-        self._place(key, found, now_s)
+        self._place(key, found, spill, now_s)
         return self._take(Lap.RANK, key, found, spill, moved=found != placed)
 
     def route_other(self, key: str, now_s: float, avoid: Collection[str] = ()) -> Route | Refused:
@@ -103,7 +107,7 @@ class Router:
         found = found or self._second(key, avoid)
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
-        self._place(key, found, now_s)
+        self._place(key, found, spill, now_s)
         return self._take(Lap.OTHER, key, found, spill, moved=found != placed)
 
     def route_any(self, now_s: float, avoid: Collection[str] = ()) -> Route | Refused:
@@ -225,10 +229,10 @@ class Router:
     def _excess(self, name: str) -> float:
         return self._traffic.share(name) / self._special.share(name) if name in self._special else 0.0
 
-    def _place(self, key: str, name: str, now_s: float) -> None:
+    def _place(self, key: str, name: str, spill: Spill | None, now_s: float) -> None:
         """Remember where the user is; a member that leaves or only ranks gives the user back."""
         if self.members[name].takes and name in self._special:
-            self._placements.put(key, name, now_s)
+            self._placements.put(key, name, now_s, for_now=spill in _FOR_NOW)
 
     def _take(self, lap: Lap, key: str, name: str, spill: Spill | None, *, moved: bool) -> Route:
         self.counts.requests[lap, name] += 1

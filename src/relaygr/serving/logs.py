@@ -37,7 +37,16 @@ PERSONAL = frozenset(
 HIDDEN = "hidden"
 # Polled by machines and pages: only worth a line when somebody looks for them.
 _POLLED = frozenset(
-    ("/", "/healthz", "/readyz", "/metrics", "/v1/status", "/v2/health/live", "/v2/health/ready")
+    (
+        "/",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/v1/status",
+        "/v1/relay/feedback",
+        "/v2/health/live",
+        "/v2/health/ready",
+    )
 )
 # Faults of the machine, whose messages say what happened and quote no request.
 _IMPERSONAL = (OSError, RuntimeError, MemoryError, ImportError)

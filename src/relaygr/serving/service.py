@@ -23,6 +23,7 @@ from relaygr.engine.jobs import RankJob
 from relaygr.engine.relay import Relay
 from relaygr.engine.scheduler import Scheduler
 from relaygr.engine.shadow import Shadows
+from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
 from relaygr.serving.bodies import event_batch, inline_history
@@ -43,6 +44,7 @@ Gone = Callable[[], Awaitable[object]]
 """Returns when the client has gone away."""
 
 _STORE_THREADS = 4
+_LOOK_S = 0.02  # how often a stopping service looks whether prefixes are still held
 
 
 class Service:
@@ -257,6 +259,7 @@ class Service:
         """
         self.health = wire.Health("draining")
         await asyncio.sleep(self.config.serving.drain_delay_s)
+        await self._serve_holds()
         end = time.monotonic() + timeout_s
         done = True
         if self._scheduler is not None:
@@ -267,6 +270,14 @@ class Service:
             await asyncio.to_thread(self._store.close)
         self._threads.shutdown(wait=False)
         return done
+
+    async def _serve_holds(self) -> None:
+        """Routers send no more prefixes; rankings of those that are held may still come, for a while."""
+        known = self._served.known if self._served is not None else None
+        drain_ms = known.budgets.drain_ms if known is not None else FIXED_BUDGETS.drain_ms
+        end = time.monotonic() + drain_ms / 1000
+        while self.relay.state().entries and time.monotonic() < end:
+            await asyncio.sleep(_LOOK_S)
 
     def _show(self, served: Served) -> None:
         """`served` is the model from now on."""
