@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 
 from relaygr.relay.expander import Step
 from relaygr.relay.loads import Kind
 from relaygr.sim.flights import Flight, FlightQueue
 from relaygr.sim.found import Found
 from relaygr.sim.machine import CHUNK, RELOAD, Run
+from relaygr.sim.reloads import Reloads
 from relaygr.sim.site import Site
 from relaygr.sim.visit import Visit
 
@@ -20,7 +21,7 @@ class Preparing:
         """`wake` is called when a copy has ended, `rank` with rankings that waited for it."""
         self._site, self._wake, self._rank = site, wake, rank
         self.flights = FlightQueue()
-        self._begun: set[Hashable] = set()  # users whose copies the link has let begin
+        self._reloads = Reloads(site)
 
     def begin(self, visit: Visit) -> Flight | None:
         """An admitted signal: what is to be done for it is noted in the visit; None if nothing is."""
@@ -77,22 +78,22 @@ class Preparing:
         """A ranking begins: it does itself what is not done yet; milliseconds of its copies from the host."""
         site, user = self._site, visit.user
         flight = self.flights.of(user)
-        ms = 0.0
         if flight is not None:
             flight.ranked = True
         if flight is not None and flight.load is not None and not flight.running:
-            ms = 1000 * flight.load_left_s
-            self._loaded(flight)
-        elif site.world.variant.host and site.keeper.held(user) < visit.tokens:
-            ms = self._load_now(visit)
-        return ms
+            left_s = flight.load_left_s
+            self._reloads.done(flight)
+            return 1000 * left_s
+        if site.world.variant.host and site.keeper.held(user) < visit.tokens:
+            return self._reloads.at_once(visit)
+        return 0.0
 
     def next_copy(self) -> Run | None:
         """The next part of a copy from host memory."""
         site = self._site
         while (flight := self.flights.take(reloading=True)) is not None:
-            if flight.load is None and not (self._allowed(flight) and self._start_load(flight)):
-                self._not_loaded(flight)
+            if flight.load is None and not self._reloads.begin(flight):
+                self._reloads.give_up(flight)
                 self.flights.put(flight)
                 continue
             flight.running = True
@@ -146,17 +147,14 @@ class Preparing:
 
     def copied(self, flight: Flight, steps: int) -> None:
         """So many parts of its copy are done, and it has no slot any more."""
-        site = self._site
         flight.running = False
         flight.load_left_s -= flight.ends_s[steps - 1]
         if steps == len(flight.ends_s):
-            self._loaded(flight)
+            self._reloads.done(flight)
         if flight.wanted:
             self.flights.put(flight)
         elif flight.load is not None:  # it was dropped while it ran
-            site.shelf.loaded(flight.load, ok=False)
-            flight.load = None
-            self._not_loaded(flight)
+            self._reloads.give_up(flight)
         if not flight.reloading or not flight.wanted:
             waiting, flight.waiting = flight.waiting, []
             for visit in waiting:
@@ -168,9 +166,7 @@ class Preparing:
         self.flights.end(flight)
         self._site.expander.landed(flight.user)
         if flight.load is not None and not flight.running:
-            self._site.shelf.loaded(flight.load, ok=False)
-            flight.load = None
-            self._not_loaded(flight)
+            self._reloads.give_up(flight)
         if flight.spent_s:
             self._site.meter.serve(Kind.PRE, 1000 * flight.spent_s, self._site.now_s)
 
@@ -194,69 +190,6 @@ class Preparing:
         for visit in flight.visits:
             visit.ready_s = site.now_s
         self.end(flight)
-
-    def _allowed(self, flight: Flight) -> bool:
-        """Whether the link lets the copy begin."""
-        link, user = self._site.link, flight.user
-        if user not in self._begun:
-            begun, _ = link.next(self._site.now_s)
-            if begun is not None:
-                self._begun.add(begun.key)
-        if user in self._begun:
-            return True
-        link.cancel(user)
-        return False
-
-    def _not_loaded(self, flight: Flight) -> None:
-        """The prefix is to be computed."""
-        flight.reloading = False
-        self._begun.discard(flight.user)
-        self._site.link.done(flight.user, self._site.now_s)
-
-    def _start_load(self, flight: Flight) -> bool:
-        site = self._site
-        found = site.shelf.find(flight.user, flight.target)
-        flight.done = found.device
-        if found.host <= found.device:
-            return False
-        deadline_s = site.now_s + site.world.budgets.b_pipe_ms / 1000
-        flight.load = site.shelf.load(flight.user, found.host, site.now_s, deadline_s)
-        if flight.load is None:
-            return False
-        site.keeper.holds.reload(flight.user)
-        flight.load_left_s = site.world.costs.link_s(flight.load.tokens * site.world.costs.token_bytes)
-        return True
-
-    def _loaded(self, flight: Flight) -> None:
-        site, plan = self._site, flight.load
-        assert plan is not None, "a copy that ends was begun"
-        flight.load, flight.load_left_s, flight.reloading = None, 0.0, False
-        self._begun.discard(flight.user)
-        site.link.done(
-            flight.user, site.now_s, site.world.costs.link_s(plan.tokens * site.world.costs.token_bytes)
-        )
-        if site.shelf.loaded(plan, ok=True):
-            flight.done = plan.start + plan.tokens
-            site.counts.reloads += 1
-            site.counts.copied_in_bytes += plan.tokens * site.world.costs.token_bytes
-            site.keeper.keep(flight.user, flight.done, site.now_s)
-            for visit in flight.visits:
-                visit.reloaded = True
-
-    def _load_now(self, visit: Visit) -> float:
-        """Ranking finds the prefix in host memory only, and brings it at once; milliseconds."""
-        site, now = self._site, self._site.now_s
-        found = site.shelf.find(visit.user, visit.tokens)
-        if found.host <= found.device:
-            return 0.0
-        plan = site.shelf.load(visit.user, found.host, now, now + site.world.budgets.b_pipe_ms / 1000)
-        if plan is None or not site.shelf.loaded(plan, ok=True):
-            return 0.0
-        nbytes = plan.tokens * site.world.costs.token_bytes
-        visit.reloaded = True
-        site.counts.reloads += 1
-        site.counts.copied_in_bytes += nbytes
-        return 1000 * site.world.costs.link_s(nbytes)
 
 
 class _Computing:
