@@ -169,6 +169,14 @@ def test_the_report_has_every_figure_with_its_twin(confirmed: Confirmed, tmp_pat
     assert msgspec.json.decode(msgspec.json.encode(made(tmp_path, confirmed)), type=RelayReport)
 
 
+def test_a_busy_machine_is_said(confirmed: Confirmed, tmp_path: Path) -> None:
+    def notes(load: float | None) -> str:
+        return " ".join(report(RelaySpec(), ground(tmp_path), [confirmed], [], [], 1.0, load).notes)
+
+    assert "load 3.2" in notes(3.2)
+    assert "not quiet" not in notes(0.1) + notes(None)
+
+
 def test_without_searches_there_are_no_figures(tmp_path: Path) -> None:
     assert made(tmp_path).length_ratio is None
     assert made(tmp_path).relay_p99_over_budget is None
@@ -246,7 +254,7 @@ def test_cases_of_the_runs() -> None:
     ]
     assert len(quick.seeds) == 1
     assert len(full.seeds) == 5
-    assert {case.rank_taus for case in full.cases()} == {2.0, 3.0}
+    assert {case.rank_taus for case in full.cases()} == {2.0, 3.0, 5.0}
     assert {case.traffic.candidates for case in full.cases()} == {128, 2048}
     assert RelaySpec(quick=False, twin=True).cases() == []
     with pytest.raises(ConfigError, match="no-such"):

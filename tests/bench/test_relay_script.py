@@ -30,6 +30,7 @@ def script_of(how: Variant, servers: int = 2, traffic: Traffic = TRAFFIC, people
 
 def test_limits_are_in_tau() -> None:
     assert (LIMITS.b_rank_ms, LIMITS.b_pipe_ms) == (20.0, 80.0)
+    assert Limits.of(10.0, 5.0).b_pipe_ms == 100.0  # the longest lead and the ranking budget fit
 
 
 @pytest.mark.parametrize("how", VARIANTS, ids=lambda how: how.name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -56,6 +57,7 @@ class _Bench:
     def __init__(self, folder: Path, spec: RelaySpec, progress: Progress) -> None:
         self._folder, self._spec, self._progress = folder, spec, progress
         self._begin_s = clock()
+        self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
     async def run(self) -> RelayReport:
         spec = self._spec
@@ -80,7 +82,8 @@ class _Bench:
             twins = await self._twins(ground)
         if not spec.quick and not spec.twin:
             ablations = await self._ablations(ground, found)
-        return report(spec, ground, found, ablations, twins, clock() - self._begin_s)
+        seconds = clock() - self._begin_s
+        return report(spec, ground, found, ablations, twins, seconds, self._load_before)
 
     async def _searches(self, ground: Ground) -> list[Confirmed]:
         spec, cases = self._spec, self._spec.cases()

@@ -21,6 +21,8 @@ from relaygr.bench.relay_spec import RANK_TAUS, RelaySpec
 from relaygr.relay.budgets import TAU_CANDIDATES
 from relaygr.sim.variants import RELAY_FULL
 
+_BUSY = 0.5  # programs that run beside the benchmark
+
 
 class _Ratios(NamedTuple):
     """Of one regime, real and simulated; None where nothing was found."""
@@ -47,6 +49,7 @@ def report(
     ablations: Sequence[Ablation],
     twins: Sequence[Twin],
     seconds: float,
+    load_before: float | None = None,
 ) -> RelayReport:
     """Everything that was found, the headline from the first two experiments."""
     headline = [one for one in found if one.rank_taus == RANK_TAUS and one.candidates == TAU_CANDIDATES]
@@ -72,18 +75,23 @@ def report(
         cores=usable_cores(),
         seeds=spec.seeds,
         seconds=round(seconds, 1),
+        load_before=load_before,
         speed=ground.speed,
         settings=ground.site(RANK_TAUS).of(RELAY_FULL),
-        notes=_notes(found),
+        notes=_notes(found, load_before),
         experiments=tuple(found),
         ablations=tuple(ablations),
         twins=tuple(twins),
     )
 
 
-def _notes(found: Sequence[Confirmed]) -> tuple[str, ...]:
+def _notes(found: Sequence[Confirmed], load_before: float | None) -> tuple[str, ...]:
     """What a reader has to know to believe the numbers."""
     notes = ["the histories of a load's users are in the servers' memory before it begins"]
+    if load_before is not None and load_before > _BUSY:
+        notes.append(
+            f"the machine was not quiet before, load {load_before:.1f}: the figures are others' work, too"
+        )
     if found:
         notes.append(
             "searches leave out time in which no request is between its trigger and its answer, for the "

@@ -152,6 +152,8 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
             come back. Each with what the simulator says; None where the baseline never passed.
         relay_p99_over_budget: the largest P99 of the relay at these four edges, over its budget.
         paper_length_ratio, paper_rate_ratio: claimed by the paper, see `paper`.
+        load_before: mean number of programs that ran or wanted to in the minute before; with more than a
+            few tenths, times are others' as much as the servers'. None where the system does not tell.
         settings: of the relay's servers.
     """
 
@@ -175,6 +177,7 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     seeds: tuple[int, ...]
     seconds: float
+    load_before: float | None
     speed: Speed
     settings: tuple[str, ...]
     notes: tuple[str, ...]

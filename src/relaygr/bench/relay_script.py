@@ -34,7 +34,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, tau_ms: float, rank_taus: float) -> Limits:
-        return cls(tau_ms=tau_ms, b_rank_ms=rank_taus * tau_ms, b_pipe_ms=8 * tau_ms)
+        """The longest lead, 5 tau, and the ranking budget fit in a request's, which is at least 8 tau."""
+        return cls(tau_ms=tau_ms, b_rank_ms=rank_taus * tau_ms, b_pipe_ms=max(8, 5 + rank_taus) * tau_ms)
 
 
 class Kind(IntEnum):

@@ -12,6 +12,7 @@ import msgspec
 
 from relaygr.bench.relay_play import store_users
 from relaygr.bench.relay_point import READ_RANKED
+from relaygr.bench.relay_script import Limits
 from relaygr.bench.relay_users import People
 from relaygr.bench.relay_wire import Door, clock
 from relaygr.config.settings import Config
@@ -97,8 +98,16 @@ def level_calibration(file: Path, speed: Speed) -> None:
 
 def budgets_at(speed: Speed, rank_taus: float, page_tokens: int, max_tokens: int) -> Budgets:
     """What a server of this speed would derive, with the ranking budget in units of tau."""
-    found = auto_budgets(speed.coefficients, page_tokens, max_tokens)
-    return replace(found, b_rank_ms=rank_taus * speed.tau_ms, b_pipe_ms=8 * speed.tau_ms)
+    found, limits = (
+        auto_budgets(speed.coefficients, page_tokens, max_tokens),
+        Limits.of(speed.tau_ms, rank_taus),
+    )
+    return replace(
+        found,
+        b_rank_ms=limits.b_rank_ms,
+        b_pipe_ms=limits.b_pipe_ms,
+        t_life_ms=max(found.t_life_ms, found.lead_p99_ms + limits.b_rank_ms),
+    )
 
 
 def simulated(
