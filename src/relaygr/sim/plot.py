@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # A grey that light and dark grounds bear.
 _TEXT = "#7a7a7a"
 # Mid tones, apart for the colour-blind.
-_COLORS = ("#2b8cbe", "#d95f0e", "#41ab5d", "#8c6bb1", "#a6761d", "#1b9e77", "#e7298a", "#666666")
+_COLORS = ("#2b8cbe", "#d95f0e", "#41ab5d", "#8c6bb1", "#a6761d", "#e7298a", "#17a2b8", "#666666")
 _MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _FATES = ("kill", "scaling", "rollout")
 
