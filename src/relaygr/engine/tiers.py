@@ -63,11 +63,6 @@ class Tiers:
         self._held: dict[Owner, ReadLease] = {}
         self._loading: dict[Owner, Loading] = {}
         self._spilling: Storing | None = None
-        self.reloads_damaged = 0
-
-    @property
-    def has_host(self) -> bool:
-        return self._carrier is not None
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
@@ -134,7 +129,6 @@ class Tiers:
             return False
         del self._loading[owner]
         self._carrier.land(transfer)
-        self.reloads_damaged += transfer.damaged
         return True
 
     def wants_spill(self, free_share: float) -> bool:
