@@ -65,6 +65,10 @@ class Tiers:
         self._spilling: Storing | None = None
 
     @property
+    def has_host(self) -> bool:
+        return self._carrier is not None
+
+    @property
     def copied_bytes(self) -> tuple[int, int]:
         """From and to host memory."""
         carrier = self._carrier
