@@ -155,7 +155,8 @@ def test_a_kernel_that_drifts_on_hits_is_caught(
         bias: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
         out = honest(self, plan, layer, q, k, v, bias)
-        hit = any(segment.cached and not segment.history for segment in plan.segments)
+        # The last layer of a full pass has no history rows either.
+        hit = layer == 0 and any(segment.cached and not segment.history for segment in plan.segments)
         return out + 1e-3 if hit else out
 
     monkeypatch.setattr(BlockedKernel, "run", drifting)

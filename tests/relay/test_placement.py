@@ -7,7 +7,7 @@ from collections import OrderedDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relaygr.relay.placement import Placements
+from relaygr.relay.placement import Placements, stay_s
 
 TTL_S, LIMIT = 10.0, 4
 
@@ -93,3 +93,14 @@ def test_those_who_fled_together_do_not_go_back_together() -> None:
     assert 200 < there[1] < 330
     assert 70 < there[2] < 200
     assert there[3] == 0
+
+
+def test_a_stay_that_ends_before_the_ranking_can_come_has_ended() -> None:
+    places = Placements(10.0, 100)
+    places.put("u", "b", 0.0, for_now=True)
+    end_s = stay_s("u", 10.0)
+    assert places.get("u", end_s - 1.0, lasting_s=0.9) == "b"
+    assert places.get("u", end_s - 1.0, lasting_s=1.0) is None
+    # Only stays end so: what is renewed by being used lasts.
+    places.put("v", "b", 0.0)
+    assert places.get("v", 9.9, lasting_s=5.0) == "b"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import inf
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,11 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from router_fleet import T_LIFE_S, Fleet
 
 from relaygr.relay.membership import SERVING, TAKING, Feedback, State
+from relaygr.relay.placement import stay_s
 from relaygr.relay.pool import cap
-from relaygr.relay.route import Refusal, Refused, Route
+from relaygr.relay.route import Refusal, Refused, Route, Spill
 
 NAMES, KEYS = "abcde", [f"u{number}" for number in range(12)]
 TTL_S = 5.0
+# Who cannot be on the own member for one of these reasons will go back to it.
+ELSEWHERE = (Spill.DOWN, Spill.DRAINING, Spill.MISMATCH)
 names, keys = st.sampled_from(NAMES), st.sampled_from(KEYS)
 
 
@@ -26,14 +30,17 @@ class RouterMachine(RuleBasedStateMachine):
         self.fleet = Fleet("a", "b", "c", "d", placement_ttl_s=TTL_S, ramp_s=3.0, down_after=2)
         self.router = self.fleet.router
         self.placed: dict[str, tuple[str, float]] = {}
+        self.stays: dict[str, float] = {}
         self.running: list[str] = []
         self.window: dict[str, tuple[str, float]] = {}
         self.epoch = 1
         self.spills = 0
 
-    def live(self, key: str) -> str | None:
+    def live(self, key: str, lasting_s: float = 0.0) -> str | None:
+        """Where the user is placed, and still will be after `lasting_s` if only for now."""
         name, until_s = self.placed.get(key, ("", 0.0))
-        return name if self.fleet.now_s < until_s else None
+        now_s = self.fleet.now_s
+        return name if now_s < until_s and now_s + lasting_s < self.stays.get(key, inf) else None
 
     def healthy(self, name: str) -> bool:
         standing = self.router.members[name]
@@ -41,8 +48,13 @@ class RouterMachine(RuleBasedStateMachine):
 
     def remember(self, key: str, found: Route) -> None:
         self.running.append(found.member)
-        if self.router.members[found.member].state in TAKING:
-            self.placed[key] = found.member, self.fleet.now_s + TTL_S
+        if self.router.members[found.member].state not in TAKING:
+            return
+        if found.spill in ELSEWHERE:
+            self.stays[key] = self.fleet.now_s + stay_s(key, TTL_S)
+        elif self.live(key) != found.member:
+            self.stays.pop(key, None)
+        self.placed[key] = found.member, min(self.fleet.now_s + TTL_S, self.stays.get(key, inf))
 
     def count_spill(self, found: Route) -> None:
         self.spills += found.spill is not None
@@ -50,7 +62,9 @@ class RouterMachine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def prefix(self, key: str) -> None:
-        before, spills = self.live(key), self.spills
+        before, spills = self.live(key, T_LIFE_S), self.spills
+        if before is None:
+            self.placed.pop(key, None)
         inflight = {name: self.router.inflight(name) for name in NAMES}
         found = self.router.route_prefix(key, self.fleet.now_s)
         if isinstance(found, Refused):

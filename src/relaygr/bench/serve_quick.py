@@ -172,6 +172,9 @@ def _settings(folder: Path, engine: Engine, spec: QuickSpec) -> list[str]:
         f"engine.dtype={engine.choice.dtype_name}",
         f"engine.device_bytes={(_RANKED + _ROOM) * pages * engine.layout.page_bytes}",
         f"scheduler.prefix_queue_max={_QUEUE}",
+        # The trigger would refuse what is at no risk, and host memory would give back what was evicted.
+        "trigger.admit_all=true",
+        "host.host_bytes=0",
     ]
 
 

@@ -7,6 +7,11 @@ from collections import OrderedDict
 from zlib import crc32
 
 
+def stay_s(key: str, ttl_s: float) -> float:
+    """How long a user stays elsewhere: a quarter to all of `ttl_s`; who fled together goes back one by one."""
+    return ttl_s * (0.25 + 0.75 * crc32(key.encode()) / 2**32)
+
+
 class Placements:
     """Users' members, least recently used first out."""
 
@@ -21,13 +26,13 @@ class Placements:
         """Records in memory; those that are too old to be believed leave when they are met."""
         return len(self._records)
 
-    def get(self, key: str, now_s: float) -> str | None:
-        """The member that the user is placed on."""
+    def get(self, key: str, now_s: float, *, lasting_s: float = 0.0) -> str | None:
+        """The member that the user is placed on; a stay that ends within `lasting_s` has ended."""
         record = self._records.get(key)
         if record is None:
             return None
         member, expiry_s = record
-        if now_s >= expiry_s:
+        if now_s >= expiry_s or now_s + lasting_s >= self._stays.get(key, math.inf):
             self.forget(key)
             return None
         return member
@@ -36,12 +41,12 @@ class Placements:
         """The user is placed on `member` from now on; one record too many drops the oldest.
 
         With `for_now`, because the user's own member does not serve, the record is not believed longer for
-        being used: between a quarter and all of `ttl_s`, so that those who fled together do not go back so.
+        being used (`stay_s`).
         """
         records = self._records
         before = records.get(key)
         if for_now:
-            self._stays[key] = now_s + self._ttl_s * (0.25 + 0.75 * crc32(key.encode()) / 2**32)
+            self._stays[key] = now_s + stay_s(key, self._ttl_s)
         elif before is not None and before[0] != member:
             self._stays.pop(key, None)
         records[key] = member, min(now_s + self._ttl_s, self._stays.get(key, math.inf))

@@ -49,7 +49,7 @@ class Router:
         """
         self.members = Membership(config, t_life_s if drain_s is None else drain_s, now_s)
         self.counts = Counts()
-        self._config, self._now_s = config, now_s
+        self._config, self._now_s, self._t_life_s = config, now_s, t_life_s
         self._placements = Placements(max(t_life_s, config.placement_ttl_s), config.placement_max)
         self._inflight: Counter[str] = Counter()
         self._awaited = Awaited(t_life_s)
@@ -62,7 +62,8 @@ class Router:
     def route_prefix(self, key: str, now_s: float) -> Route | Refused:
         """Where a user's prefix is to be computed; refused rather than sent to a member that has no time."""
         self._follow(now_s)
-        placed = self._placements.get(key, now_s)
+        # Who is about to go back to the own member goes now, so that the ranking finds the prefix there.
+        placed = self._placements.get(key, now_s, lasting_s=self._t_life_s)
         found, spill = self._home(key, placed, ())
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
