@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -125,6 +125,18 @@ def test_page_says_what_must_be_said(finished: tuple[Path, LengthStudy]) -> None
         assert len({row.count("|") for row in rows}) == 1
 
 
+def assert_alike(before: Sequence[CapEstimate], after: Sequence[CapEstimate]) -> None:
+    """The same estimates but for rounding: products of fp32 matrices depend on where in memory these lie."""
+    for one, other in zip(before, after, strict=True):
+        # One request ranks differently at most, where two scores are all but equal.
+        exact = one.scorer != "model"
+        wide = 0.0 if exact else 1e-4 if one.metric == "ne" else 0.1
+        numbers = [(e.mean, e.low, e.high, *e.per_model) for e in (one, other)]
+        assert numbers[1] == pytest.approx(numbers[0], rel=0, abs=wide, nan_ok=True)
+        blank = {"mean": 0.0, "low": 0.0, "high": 0.0, "per_model": ()}
+        assert msgspec.structs.replace(one, **blank) == msgspec.structs.replace(other, **blank)
+
+
 def test_finished_models_are_not_trained_again(
     finished: tuple[Path, LengthStudy], datasets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,7 +150,8 @@ def test_finished_models_are_not_trained_again(
         again = run_study(spec_for(datasets, out, notes=(("again", "Made up for tests."),)), quiet)
         assert [run.reused for dataset in again.datasets for run in dataset.models] == [True] * 4
         for old, new in zip(study.datasets, again.datasets, strict=True):
-            assert [report.estimates for report in old.reports] == [rep.estimates for rep in new.reports]
+            for before, after in zip(old.reports, new.reports, strict=True):
+                assert_alike(before.estimates, after.estimates)
         for changes in (
             {"train": msgspec.structs.replace(TRAIN, lr=1e-3)},
             {"train": msgspec.structs.replace(TRAIN, max_steps=3)},
