@@ -8,7 +8,7 @@ from zlib import crc32
 
 
 def stay_s(key: str, ttl_s: float) -> float:
-    """How long a user stays elsewhere: a quarter to all of `ttl_s`; who fled together goes back one by one."""
+    """How long a user stays elsewhere: `ttl_s` or a part, so that who fled together comes back one by one."""
     return ttl_s * (0.25 + 0.75 * crc32(key.encode()) / 2**32)
 
 
