@@ -68,11 +68,12 @@ class _Bench:
             spec.seed,
             spec.own,
             calibrate_s=4.0 if spec.quick else 20.0,
-            samples=40 if spec.quick else 100,
+            seconds=25.0 if spec.quick else 60.0,
         )
         speed = ground.speed
         self._progress(
-            f"tau {speed.tau_ms:.1f} ms ({speed.fitted_tau_ms:.1f} by its calibration), HTTP adds "
+            f"tau {speed.tau_ms:.1f} ms (P10 {speed.p10_ms:.1f}, P50 {speed.median_ms:.1f}, P90 "
+            f"{speed.p90_ms:.1f}; {speed.fitted_tau_ms:.1f} by its calibration), HTTP adds "
             f"{speed.overhead_ms:.1f} ms"
         )
         found = await self._searches(ground)
@@ -97,6 +98,7 @@ class _Bench:
         end_s = self._begin_s + 60 * share * spec.minutes
         time = Allotment(end_s, [part for case in cases for part in case.parts()])
         found: list[Confirmed] = []
+        pace = 1.0
         pairs = zip(cases, simulations, strict=True)
         # Servers are kept while budgets stay the same.
         for rank_taus, group in itertools.groupby(pairs, lambda pair: pair[0].rank_taus):
@@ -104,7 +106,8 @@ class _Bench:
                 for case, simulated in group:
                     loads = self._loads(ground, servers, rank_taus, case.traffic.candidates)
                     confirming = Confirming(loads, case, spec.effort(), time, self._progress)
-                    found.append(await confirming.confirm(simulated))
+                    found.append(await confirming.confirm(simulated, pace))
+                    pace = found[-1].base.pace or pace
         return found
 
     async def _twins(self, ground: Ground) -> list[Twin]:

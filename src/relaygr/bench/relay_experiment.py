@@ -21,6 +21,7 @@ from relaygr.sim.variants import INLINE_FULL, RELAY_FULL, Variant
 Progress = Callable[[str], None]
 
 _FARTHEST = 48  # steps of a rate
+_PATIENCE = 2.0  # shares of time that a search may take that has found nothing
 _EXPECTED_TRIES = 2.5  # of full length: what fails clearly is given up early
 
 
@@ -76,14 +77,17 @@ class Confirming:
         self._loads, self._case, self._base, self._effort = loads, case, case.traffic, effort
         self._time, self._progress = time, progress
 
-    async def confirm(self, simulated: Experiment) -> Confirmed:
+    async def confirm(self, simulated: Experiment, pace: float = 1.0) -> Confirmed:
         """All searches, in the protocol's order.
+
+        Args:
+            pace: highest rates of real servers over simulated ones, as far as known; where to start.
 
         Raises:
             BackendError: a server does not work.
         """
         sim, limits = simulated, self._loads.limits
-        start = sim.lengths.base.best or 0.1 * 1000 / limits.tau_ms
+        start = pace * (sim.lengths.base.best or 0.1 * 1000 / limits.tau_ms)
         base = await self._rate("base", INLINE_FULL, BASE_LENGTH, start, sim.lengths.base.best)
         q0 = base.best / 2 if base.best is not None else None
         inline = relay = inline_rate = relay_rate = None
@@ -119,19 +123,20 @@ class Confirming:
             known = simulated.inline.best if simulated is not None else None
             inline = await self._rate("inline rate", INLINE_FULL, length, guess, known)
         known = simulated.relay.best if simulated is not None else None
-        relay = await self._rate("relay rate", RELAY_FULL, length, known or 3 * base.best, known)
+        start = known * (base.pace or 1.0) if known is not None else 3 * base.best
+        relay = await self._rate("relay rate", RELAY_FULL, length, start, known)
         return inline, relay
 
     async def _rate(
         self, part: str, variant: Variant, length: int, start: float, simulated: float | None
     ) -> Found:
         step = self._effort.rate_step
-        end_s, each_s = self._share(part)
+        share_s, each_s = self._share(part)
 
         async def attempt(level: int) -> Trial:
             return await self._try(variant, start * step**level, length, each_s)
 
-        edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, self._until(end_s))
+        edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, _until(share_s))
         best = start * step**edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
 
@@ -140,25 +145,21 @@ class Confirming:
     ) -> Found:
         simulated = search.best if search is not None else None
         start = min(int(simulated or BASE_LENGTH), self._effort.longest)
-        end_s, each_s = self._share(part)
+        share_s, each_s = self._share(part)
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
 
         async def attempt(level: int) -> Trial:
             return await self._try(variant, rate, start + LENGTH_STEP * level, each_s)
 
         sure = None if known is None else (known - start) // LENGTH_STEP
-        edge = await find_edge(attempt, least, most, self._effort.tries, self._until(end_s), sure)
+        edge = await find_edge(attempt, least, most, self._effort.tries, _until(share_s), sure)
         best = start + LENGTH_STEP * edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
 
-    def _until(self, end_s: float) -> Callable[[bool], bool]:
-        """Whether there is time: the search's own, and all there is while nothing has passed."""
-        return lambda found: clock() < (end_s if found else self._time.end_s)
-
     def _share(self, part: str) -> tuple[float, float]:
-        """When a search has to end, and seconds of one of its loads."""
+        """Seconds of a search and of one of its loads."""
         share_s = self._time.share_s(f"{self._case.name} {part}")
-        return clock() + share_s, share_s / _EXPECTED_TRIES
+        return share_s, share_s / _EXPECTED_TRIES
 
     async def _try(self, variant: Variant, rate: float, length: int, seconds: float) -> Trial:
         effort, limits = self._effort, self._loads.limits
@@ -178,6 +179,12 @@ class Confirming:
                 break
         self._progress(_said(self._case, trial, limits.b_rank_ms))
         return trial
+
+
+def _until(share_s: float) -> Callable[[bool], bool]:
+    """Whether there is time for one more load: for the share, and for longer while nothing has passed."""
+    begin_s = clock()
+    return lambda found: clock() < begin_s + (1.0 if found else _PATIENCE) * share_s
 
 
 def _said(case: Case, trial: Trial, budget_ms: float) -> str:

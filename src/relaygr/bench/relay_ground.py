@@ -74,9 +74,9 @@ class Ground:
 
 
 async def prepare(
-    folder: Path, name: str, seed: int, own: tuple[str, ...], calibrate_s: float, samples: int
+    folder: Path, name: str, seed: int, own: tuple[str, ...], calibrate_s: float, seconds: float
 ) -> Ground:
-    """Make a model in `folder`, have a server calibrate itself on it, and measure tau there.
+    """Make a model in `folder`, have a server calibrate itself on it, and measure tau there for `seconds`.
 
     Raises:
         ConfigError: there is no such preset, or a setting is wrong.
@@ -94,7 +94,7 @@ async def prepare(
     async with Servers(folder / "measuring") as servers:
         (door,) = await servers.doors(measuring.of(INLINE_FULL))
         people = People(LONGEST, 128, _ITEMS, seed)
-        speed = await measure_speed(door, people, calibration, samples)
+        speed = await measure_speed(door, people, calibration, seconds)
     level_calibration(calibration, speed)
     return Ground(
         folder=folder,

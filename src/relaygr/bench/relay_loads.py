@@ -18,9 +18,9 @@ from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import Variant
 from relaygr.sim.workload import generate
 
-# Of the time in which nothing is due, what is left, in units of tau. A relay measures its load: with less, it
-# would meet several times that of the schedule, and refuse signals.
-_IDLE_TAUS, _RELAY_IDLE_TAUS = 0.75, 2.5
+# Of the time in which nothing is due, what is left, in units of tau. A relay measures its load and meets more
+# than that of the schedule; with less, it would refuse signals.
+_IDLE_TAUS, _RELAY_IDLE_TAUS = 0.75, 1.25
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

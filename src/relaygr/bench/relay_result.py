@@ -33,6 +33,11 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return cls(best=best, simulated=simulated, bracketed=edge.bracketed, trials=edge.trials)
 
     @property
+    def pace(self) -> float | None:
+        """The best over the simulated one."""
+        return self.best / self.simulated if self.best and self.simulated else None
+
+    @property
     def trial(self) -> Trial | None:
         """That of the best."""
         passed = [trial for trial in self.trials if trial.passes]
