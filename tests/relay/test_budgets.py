@@ -35,12 +35,12 @@ def test_auto_is_in_units_of_a_full_pass() -> None:
     assert (found.b_rank_ms, found.guard_ms) == (2 * tau, tau / 16)
     assert (found.lead_default_ms, found.lead_p99_ms) == (2 * tau, 5 * tau)
     assert (found.t_life_ms, found.b_pipe_ms, found.drain_ms) == (8 * tau, 8 * tau, 8 * tau)
-    assert found.chunk_ms == tau / 3
+    assert found.chunk_ms == 16 * EXAMPLE.t_launch_ms
     cheap, dear = replace_launch(0.01), replace_launch(10.0)
     assert auto_chunk_ms(cheap) == tau_ms(cheap) / 12
     middling = replace_launch(0.2)
     assert auto_chunk_ms(middling) == 16 * 0.2
-    assert auto_chunk_ms(dear) == tau_ms(dear) / 3
+    assert auto_chunk_ms(dear) == tau_ms(dear) / 2
     check_budgets(found, Chunks(EXAMPLE, found.chunk_ms, PAGE).bound_ms(LONGEST))
 
 

@@ -69,6 +69,7 @@ class _Bench:
             spec.own,
             calibrate_s=4.0 if spec.quick else 20.0,
             seconds=25.0 if spec.quick else 60.0,
+            dtype=spec.dtype,
         )
         speed = ground.speed
         self._progress(

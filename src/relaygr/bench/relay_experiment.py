@@ -59,6 +59,8 @@ class Effort:
         least, most: requests of a seed; between, as many as the time allows.
         tries: loads of a search.
         rate_step: ratio of neighbouring rates.
+        caution: where a search for a rate starts, as a share of what is expected; lengths start half as far
+            from it. A failed load is time without a result, and one that passes already is one.
         longest: history, tokens.
     """
 
@@ -67,6 +69,7 @@ class Effort:
     most: int
     tries: int
     rate_step: float
+    caution: float
     longest: int
 
 
@@ -131,6 +134,7 @@ class Confirming:
         self, part: str, variant: Variant, length: int, start: float, simulated: float | None
     ) -> Found:
         step = self._effort.rate_step
+        start *= self._effort.caution
         share_s, each_s = self._share(part)
 
         async def attempt(level: int) -> Trial:
@@ -144,7 +148,8 @@ class Confirming:
         self, part: str, variant: Variant, rate: float, search: Search | None, known: int | None = None
     ) -> Found:
         simulated = search.best if search is not None else None
-        start = min(int(simulated or BASE_LENGTH), self._effort.longest)
+        cautious = int((simulated or BASE_LENGTH) * (1 + self._effort.caution) / 2) // LENGTH_STEP
+        start = min(max(cautious, 1) * LENGTH_STEP, self._effort.longest)
         share_s, each_s = self._share(part)
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
 

@@ -74,7 +74,13 @@ class Ground:
 
 
 async def prepare(
-    folder: Path, name: str, seed: int, own: tuple[str, ...], calibrate_s: float, seconds: float
+    folder: Path,
+    name: str,
+    seed: int,
+    own: tuple[str, ...],
+    calibrate_s: float,
+    seconds: float,
+    dtype: str = "auto",
 ) -> Ground:
     """Make a model in `folder`, have a server calibrate itself on it, and measure tau there for `seconds`.
 
@@ -84,7 +90,7 @@ async def prepare(
     """
     shape: AnyConfig = msgspec.structs.replace(preset(name), max_seq_len=LONGEST)
     save_ranker(random_ranker(shape, torch.float32, seed), folder / "model")
-    choice = choose("auto", "auto")
+    choice = choose("auto", dtype)
     layout = KvLayout(shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, PAGE_TOKENS)
     calibration = folder / "calibration.json"
     settings = site_settings(folder, calibration, choice.dtype_name, _DEVICE_BYTES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -28,6 +29,7 @@ class RelaySpec:
 
     Attributes:
         quick: only a budget of 2 tau, one seed, one server.
+        dtype: of the model; `auto` is what a server on this machine would take.
         twin: only two servers against the simulator.
         minutes: that all of it may take.
         own: settings of the servers, as `section.key=value`.
@@ -37,6 +39,7 @@ class RelaySpec:
     """
 
     preset: str = "hstu-tiny"
+    dtype: Literal["auto", "fp32", "bf16"] = "auto"
     quick: bool = True
     twin: bool = False
     minutes: float = 4.6
@@ -76,5 +79,15 @@ class RelaySpec:
 
     def effort(self) -> Effort:
         if self.quick:
-            return Effort(seeds=self.seeds, least=300, most=1000, tries=5, rate_step=1.06, longest=_LONGEST)
-        return Effort(seeds=self.seeds, least=100, most=1000, tries=6, rate_step=1.05, longest=_LONGEST)
+            return Effort(
+                seeds=self.seeds,
+                least=300,
+                most=1000,
+                tries=5,
+                rate_step=1.06,
+                caution=0.85,
+                longest=_LONGEST,
+            )
+        return Effort(
+            seeds=self.seeds, least=100, most=1000, tries=6, rate_step=1.05, caution=0.9, longest=_LONGEST
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -22,6 +22,7 @@ def relay(
     quick: bool = False,
     twin: bool = False,
     preset: str | None = None,
+    dtype: Literal["auto", "fp32", "bf16"] = "auto",
     minutes: float | None = None,
     seed: int = 0,
     json: Path | None = None,
@@ -42,6 +43,8 @@ def relay(
         Only hold the simulator against two real servers.
     preset: str | None
         Size of the model; hstu-small unless --quick or --twin.
+    dtype: Literal["auto", "fp32", "bf16"]
+        Of the model; auto is the faster one. Times in fp32 scatter less where others share the processor.
     minutes: float | None
         What all of it may take.
     json: Path | None
@@ -62,6 +65,7 @@ def relay(
         raise ConfigError("--twin", "is another run than --quick")
     spec = RelaySpec(
         preset=preset or ("hstu-tiny" if quick or twin else "hstu-small"),
+        dtype=dtype,
         quick=quick,
         twin=twin,
         minutes=minutes or (_QUICK_MINUTES if quick else _FULL_MINUTES),

@@ -60,9 +60,9 @@ def tau_ms(coefficients: Coefficients) -> float:
 
 
 def auto_chunk_ms(coefficients: Coefficients) -> float:
-    """A twelfth of `tau_ms`, or 16 times what launching it takes, up to a third of `tau_ms`."""
+    """A twelfth of `tau_ms`, or 16 times what launching it takes, up to half of `tau_ms`."""
     tau = tau_ms(coefficients)
-    return max(tau / 12, min(16 * coefficients.t_launch_ms, tau / 3))
+    return max(tau / 12, min(16 * coefficients.t_launch_ms, tau / 2))
 
 
 def auto_budgets(coefficients: Coefficients, page_tokens: int, max_tokens: int) -> Budgets:
