@@ -131,21 +131,22 @@ def made(folder: Path, *found: Confirmed) -> RelayReport:
 
 
 def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
-    assert confirmed.base.best == pytest.approx(44.0)
-    assert [trial.rate for trial in confirmed.base.trials] == pytest.approx([40.0, 44.0])
-    assert confirmed.q0 == pytest.approx(22.0)
+    # These servers are far within the budget, so that steps are four times as large.
+    assert [trial.rate for trial in confirmed.base.trials] == pytest.approx([40.0, 40.0 * 1.1**4])
+    assert confirmed.base.best == pytest.approx(40.0 * 1.1**4)
+    assert confirmed.q0 == pytest.approx(confirmed.base.best / 2)
     assert confirmed.inline_length is not None
     # 2,048 tokens passed at twice the rate already.
-    assert [trial.length for trial in confirmed.inline_length.trials] == [2176, 2304]
+    assert [trial.length for trial in confirmed.inline_length.trials] == [2176, 2560]
     assert confirmed.relay_length is not None
-    assert [trial.length for trial in confirmed.relay_length.trials] == [2304, 2432]
-    assert confirmed.length == 2304
+    assert [trial.length for trial in confirmed.relay_length.trials] == [2304, 2560]
+    assert confirmed.length == 2560
     assert confirmed.inline_rate is not None
-    assert {trial.length for trial in confirmed.inline_rate.trials} == {2304}
+    assert {trial.length for trial in confirmed.inline_rate.trials} == {2560}
     assert confirmed.relay_rate is not None
     # As much faster than the simulator's as the baseline was.
-    assert confirmed.relay_rate.trials[0].rate == pytest.approx(88.0)
-    assert confirmed.length_ratio == pytest.approx(2432 / 2304)
+    assert confirmed.relay_rate.trials[0].rate == pytest.approx(80.0 * 1.1**4)
+    assert confirmed.length_ratio == 1.0
     assert confirmed.p99_over_budget is not None
     assert 0 < confirmed.p99_over_budget < 1
     assert confirmed.p99_over_budget_simulated == pytest.approx(15.0 / 20.0)

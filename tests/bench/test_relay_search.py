@@ -41,7 +41,7 @@ def trial(level: int, good: float, *, requests: int = 1000, seeds: int = 1, plan
         )
         for seed in range(seeds)
     )
-    return Trial(variant="any", rate=1.0, length=level, planned=seeds, points=points)
+    return Trial(variant="any", rate=1.0, length=level, planned=seeds, b_rank_ms=0.0, points=points)
 
 
 def search(edge: int, **limits: object) -> tuple[Edge, list[int]]:

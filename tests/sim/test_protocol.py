@@ -98,3 +98,13 @@ def test_a_baseline_that_never_passes_gives_no_ratio() -> None:
     rates = find_rates(edge(lambda variant, rate, _: variant == "relay_full" and rate < 3), 2048, 1.0)
     assert rates.ratio is None
     assert rates.relay.best is not None
+
+
+def test_a_baseline_that_never_passes_with_2048_tokens_is_asked_for_fewer() -> None:
+    def limit(variant: str, rate: float, length: int) -> bool:
+        return length <= (3000 if variant == "relay_full" else 1600) and rate <= 8.0
+
+    lengths = find_lengths(edge(limit), tau_s=0.1)
+    assert lengths.base_length == 1536
+    assert (lengths.q0, lengths.inline and lengths.inline.best) == (pytest.approx(4.0, rel=0.02), 1536)
+    assert lengths.ratio == 2944 / 1536

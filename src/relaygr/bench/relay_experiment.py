@@ -14,14 +14,14 @@ from relaygr.bench.relay_search import find_edge
 from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_wire import clock
 from relaygr.sim.experiments import Experiment
-from relaygr.sim.protocol import BASE_LENGTH, LENGTH_STEP, Rates, Search
+from relaygr.sim.protocol import BASE_LENGTH, LENGTH_STEP, SHORTER_BASES, Lengths, Rates, Search
 from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import INLINE_FULL, RELAY_FULL, Variant
 
 Progress = Callable[[str], None]
 
 _FARTHEST = 48  # steps of a rate
-_PATIENCE = 2.0  # shares of time that a search may take that has found nothing
+_PATIENCE = 1.5  # shares of time that a search may take that has found nothing
 _EXPECTED_TRIES = 2.5  # of full length: what fails clearly is given up early
 
 
@@ -45,8 +45,9 @@ class Case:
 
     def parts(self) -> list[tuple[str, float]]:
         """Its searches and their weights in time: the relay's loads are the slower to run."""
-        weights = (("base", 1.0), ("inline length", 0.8), ("relay length", 1.5), ("inline rate", 0.5))
-        every = (*weights, ("relay rate", 1.2))
+        bases = (("base", 1.0), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
+        lengths = (("inline length", 0.6), ("relay length", 1.5))
+        every = (*bases, *lengths, ("inline rate", 0.4), ("relay rate", 1.5))
         return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
 
@@ -90,18 +91,17 @@ class Confirming:
             BackendError: a server does not work.
         """
         sim, limits = simulated, self._loads.limits
-        start = pace * (sim.lengths.base.best or 0.1 * 1000 / limits.tau_ms)
-        base = await self._rate("base", INLINE_FULL, BASE_LENGTH, start, sim.lengths.base.best)
+        base, base_length = await self._find_base(sim.lengths, pace)
         q0 = base.best / 2 if base.best is not None else None
         inline = relay = inline_rate = relay_rate = None
         length: int | None = None
         if q0 is not None:
             # What passes at twice the rate passes.
-            inline = await self._length("inline length", INLINE_FULL, q0, sim.lengths.inline, BASE_LENGTH)
+            inline = await self._length("inline length", INLINE_FULL, q0, sim.lengths.inline, base_length)
             relay = await self._length("relay length", RELAY_FULL, q0, sim.lengths.relay)
             length = int(inline.best) if inline.best is not None else None
         if length is not None and base.best is not None:
-            inline_rate, relay_rate = await self._rates(base, length, sim.rates)
+            inline_rate, relay_rate = await self._rates(base, base_length, length, sim.rates)
         return Confirmed(
             regime=self._base.regime,
             rank_taus=self._case.rank_taus,
@@ -110,6 +110,7 @@ class Confirming:
             q0=q0,
             length=length,
             base=base,
+            base_length=base_length,
             inline_length=inline,
             relay_length=relay,
             inline_rate=inline_rate,
@@ -117,12 +118,28 @@ class Confirming:
             simulated=simulated,
         )
 
-    async def _rates(self, base: Found, length: int, simulated: Rates | None) -> tuple[Found, Found]:
-        """E2; with 2,048 tokens the baseline's rate is known already."""
+    async def _find_base(self, simulated: Lengths, pace: float) -> tuple[Found, int]:
+        """The highest rate of the baseline, and the length: shorter where it passes at none with 2,048."""
+        known, start = simulated.base.best, 0.1 * 1000 / self._loads.limits.tau_ms
+        part, lengths = "base", (BASE_LENGTH, *SHORTER_BASES)
+        tried: tuple[Trial, ...] = ()
+        for length in lengths:
+            expected = known if length == simulated.base_length else None
+            found = await self._rate(part, INLINE_FULL, length, pace * (known or start), expected)
+            tried += found.trials
+            if found.best is not None:
+                break
+            part = f"base, {length}"
+        return msgspec.structs.replace(found, trials=tried), length
+
+    async def _rates(
+        self, base: Found, base_length: int, length: int, simulated: Rates | None
+    ) -> tuple[Found, Found]:
+        """E2; with the base's length the baseline's rate is known already."""
         assert base.best is not None
         inline = base
-        if length != BASE_LENGTH:
-            guess = base.best * (BASE_LENGTH / length) ** 2
+        if length != base_length:
+            guess = base.best * (base_length / length) ** 2
             known = simulated.inline.best if simulated is not None else None
             inline = await self._rate("inline rate", INLINE_FULL, length, guess, known)
         known = simulated.relay.best if simulated is not None else None
@@ -172,7 +189,14 @@ class Confirming:
         per_request_s = seconds_of(limits, variant, one) / 1000
         wanted = int(seconds / per_request_s / len(effort.seeds))
         count = min(max(wanted, effort.least), effort.most)
-        trial = Trial(variant=variant.name, rate=rate, length=length, planned=len(effort.seeds), points=())
+        trial = Trial(
+            variant=variant.name,
+            rate=rate,
+            length=length,
+            planned=len(effort.seeds),
+            b_rank_ms=limits.b_rank_ms,
+            points=(),
+        )
         for seed in effort.seeds:
             self._progress(
                 f"{self._case.name}, {variant.name}: {length:,} tokens at {rate:.3g}/s, {count} requests"

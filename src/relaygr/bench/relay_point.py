@@ -15,7 +15,7 @@ from relaygr.sim.tally import Count, counts
 from relaygr.sim.traffic import Traffic
 from relaygr.sim.variants import Variant
 
-_EARLY = 0.4
+_EARLY, _EASY = 0.4, 0.7
 _TROUBLES = {0: "no connection", -1: "unsent", -2: "unanswered"}
 
 
@@ -109,12 +109,17 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """A load that was tried, with a point a seed; `planned` seeds, fewer if enough of them failed."""
+    """A load that was tried, with a point a seed; `planned` seeds, fewer if enough of them failed.
+
+    Attributes:
+        b_rank_ms: the ranking budget.
+    """
 
     variant: str
     rate: float
     length: int
     planned: int
+    b_rank_ms: float
     points: tuple[Point, ...]
 
     @property
@@ -135,6 +140,11 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def far(self) -> bool:
         """Whether it failed so early that the edge is not near."""
         return any(point.ended and point.requests < _EARLY * point.planned for point in self.points)
+
+    @property
+    def easy(self) -> bool:
+        """Whether it passed so well that the edge is not near."""
+        return self.passes and self.p99_ms < _EASY * self.b_rank_ms
 
     @property
     def requests(self) -> int:

@@ -19,6 +19,7 @@ from relaygr.bench.relay_result import (
 )
 from relaygr.bench.relay_spec import RANK_TAUS, RelaySpec
 from relaygr.relay.budgets import TAU_CANDIDATES
+from relaygr.sim.protocol import BASE_LENGTH
 from relaygr.sim.variants import RELAY_FULL
 
 _BUSY = 0.5  # programs that run beside the benchmark
@@ -95,12 +96,17 @@ def _notes(found: Sequence[Confirmed], load_before: float | None) -> tuple[str, 
     if found:
         notes.append(
             "searches leave out time in which no request is between its trigger and its answer, for the "
-            "relay all but 1.25 tau of it"
+            "relay all but 0.75 tau of it"
         )
     for one in found:
         where = f"{one.regime}, {one.rank_taus:g} tau, {one.candidates} candidates"
         if one.base.best is None:
             notes.append(f"{where}: baseline infeasible")
+        elif one.base_length != BASE_LENGTH:
+            notes.append(
+                f"{where}: the baseline passes at no rate with {BASE_LENGTH:,} tokens; q0 is half of its "
+                f"highest rate with {one.base_length:,}"
+            )
         for name in ("base", "inline_length", "relay_length", "inline_rate", "relay_rate"):
             search: Found | None = getattr(one, name)
             if search is not None and search.best is not None and not search.bracketed:

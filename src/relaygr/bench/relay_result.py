@@ -48,7 +48,8 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     """E1 and E2 of one regime and ranking budget.
 
     Attributes:
-        base: highest rate of `inline_full` with 2,048 tokens; q0 is half of it, and None if there is none.
+        base: highest rate of `inline_full` with `base_length` tokens, 2,048 unless it passes at none with so
+            many; q0 is half of it, and None if there is none.
         inline_length, relay_length: E1, at q0. inline_rate, relay_rate: E2, at `length` tokens, that of E1's
             `inline_full`. None where the one before found nothing.
         simulated: the same searches, all of them on the simulator.
@@ -61,6 +62,7 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     q0: float | None
     length: int | None
     base: Found
+    base_length: int
     inline_length: Found | None
     relay_length: Found | None
     inline_rate: Found | None

@@ -54,6 +54,7 @@ async def find_edge(
         trials.append(await attempt(level))
         if trials[-1].passes:
             low = level
+            step *= 4 if trials[-1].easy else 1
         else:
             high = level
             step *= 2 if trials[-1].far else 1

@@ -87,7 +87,7 @@ def _searches(one: Confirmed) -> Table:
         title, ("search",), ("best", "sim.", "loads", "requests", "good", "P50", "P99", "queue", "HTTP")
     )
     rows = (
-        ("inline_full, rate at 2,048", one.base, False),
+        (f"inline_full, rate at {one.base_length:,}", one.base, False),
         ("inline_full, length", one.inline_length, True),
         ("relay_full, length", one.relay_length, True),
         ("inline_full, rate at L0", one.inline_rate, False),

@@ -9,6 +9,8 @@ import msgspec
 GOOD_SHARE, VALID_SHARE = 0.99, 0.999
 SEEDS_TO_PASS = 0.8  # 4 of 5, and all of one
 BASE_LENGTH = 2048
+# Where the baseline passes at no rate with 2,048 tokens, whatever a ratio to it would be.
+SHORTER_BASES = (1536, 1024)
 LENGTH_STEP = 128
 RESOLUTION = 0.02
 _LEAST_TAUS = 1e-4  # of rates, in requests a tau
@@ -78,13 +80,15 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True):
     """E1: the longest histories that pass at one rate.
 
     Attributes:
-        q0: half of the highest rate at which `inline_full` passes with 2,048 tokens; None if it never does.
+        q0: half of the highest rate at which `inline_full` passes with `base_length` tokens, 2,048 unless it
+            never does with so many; None if it never does.
         inline, relay: of `inline_full` and `relay_full`.
         ratio: of the longest histories; None without both.
     """
 
     q0: float | None
     base: Search
+    base_length: int = BASE_LENGTH
     inline: Search | None = None
     relay: Search | None = None
 
@@ -114,13 +118,17 @@ def find_lengths(
         tau_s: the machine's own clock, from which the search for q0 starts.
         most: longest history that is tried.
     """
-    base = find_rate(probe, inline, BASE_LENGTH, 0.1 / tau_s, _LEAST_TAUS / tau_s)
-    if base.best is None:
+    for length in (BASE_LENGTH, *SHORTER_BASES):
+        base = find_rate(probe, inline, length, 0.1 / tau_s, _LEAST_TAUS / tau_s)
+        if base.best is not None:
+            break
+    else:
         return Lengths(q0=None, base=base)
     q0 = base.best / 2
     return Lengths(
         q0=q0,
         base=base,
+        base_length=length,
         inline=find_length(probe, inline, q0, most),
         relay=find_length(probe, relay, q0, most),
     )
