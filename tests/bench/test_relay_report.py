@@ -220,7 +220,7 @@ def test_tables_and_plot(confirmed: Confirmed, tmp_path: Path) -> None:
     out = io.StringIO()
     print_report(Console(file=out, width=200), whole)
     for wanted in (
-        "1.06x",
+        "1.00x",
         "paper, up to",
         "1.50x",
         "relay_full, rate at L0",

@@ -31,7 +31,7 @@ from relaygr.sim.variants import RELAY_FULL
 
 Progress = Callable[[str], None]
 
-_SIMULATED_REQUESTS = 1500
+_SIMULATED_REQUESTS = 1000
 # Of the two servers together, in requests a tau: what a machine with a core for each serves with ease.
 _TWIN_RATES = {"first_touch": 0.2, "sessions": 0.4}
 _TWIN_REQUESTS, _ABLATION_REQUESTS = 300, 400
@@ -68,7 +68,7 @@ class _Bench:
             spec.seed,
             spec.own,
             calibrate_s=4.0 if spec.quick else 20.0,
-            seconds=25.0 if spec.quick else 60.0,
+            seconds=20.0 if spec.quick else 60.0,
             dtype=spec.dtype,
         )
         speed = ground.speed

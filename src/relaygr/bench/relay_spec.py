@@ -42,7 +42,7 @@ class RelaySpec:
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     quick: bool = True
     twin: bool = False
-    minutes: float = 4.6
+    minutes: float = 4.3
     seed: int = 0
     own: tuple[str, ...] = ()
 
@@ -81,7 +81,7 @@ class RelaySpec:
         if self.quick:
             return Effort(
                 seeds=self.seeds,
-                least=300,
+                least=200,
                 most=1000,
                 tries=5,
                 rate_step=1.06,

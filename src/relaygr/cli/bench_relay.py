@@ -14,7 +14,7 @@ from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 
-_QUICK_MINUTES, _FULL_MINUTES = 4.6, 55.0
+_QUICK_MINUTES, _FULL_MINUTES = 4.3, 55.0
 
 
 def relay(
@@ -22,7 +22,7 @@ def relay(
     quick: bool = False,
     twin: bool = False,
     preset: str | None = None,
-    dtype: Literal["auto", "fp32", "bf16"] = "auto",
+    dtype: Literal["auto", "fp32", "bf16"] | None = None,
     minutes: float | None = None,
     seed: int = 0,
     json: Path | None = None,
@@ -43,8 +43,9 @@ def relay(
         Only hold the simulator against two real servers.
     preset: str | None
         Size of the model; hstu-small unless --quick or --twin.
-    dtype: Literal["auto", "fp32", "bf16"]
-        Of the model; auto is the faster one. Times in fp32 scatter less where others share the processor.
+    dtype: Literal["auto", "fp32", "bf16"] | None
+        Of the model; auto is the faster one. By default fp32 with --quick or --twin, whose times scatter less
+        where others share the processor, and auto otherwise.
     minutes: float | None
         What all of it may take.
     json: Path | None
@@ -65,7 +66,7 @@ def relay(
         raise ConfigError("--twin", "is another run than --quick")
     spec = RelaySpec(
         preset=preset or ("hstu-tiny" if quick or twin else "hstu-small"),
-        dtype=dtype,
+        dtype=dtype or ("fp32" if quick or twin else "auto"),
         quick=quick,
         twin=twin,
         minutes=minutes or (_QUICK_MINUTES if quick else _FULL_MINUTES),
