@@ -231,7 +231,7 @@ def test_tables_and_plot(confirmed: Confirmed, tmp_path: Path) -> None:
         assert wanted in out.getvalue() or wanted == "trigger"
     svg = relay_svg(whole)
     assert svg.startswith("<svg")
-    assert "2304 tokens" in svg.replace(",", "") or "2,304 tokens" in svg
+    assert "2560 tokens" in svg.replace(",", "") or "2,560 tokens" in svg
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ class Effort:
         least, most: requests of a seed; between, as many as the time allows.
         tries: loads of a search.
         rate_step: ratio of neighbouring rates.
-        caution: where a search for a rate starts, as a share of what is expected; lengths of the baseline
-            start half as far from it. A failed load is time without a result, one that passes is one.
+        caution: where a search for a rate starts, as a share of what is expected; lengths start half as far
+            from it. A failed load is time without a result, one that passes is one.
         longest: history, tokens.
     """
 
@@ -165,9 +165,7 @@ class Confirming:
         self, part: str, variant: Variant, rate: float, search: Search | None, known: int | None = None
     ) -> Found:
         simulated = search.best if search is not None else None
-        # What fails is given up early; of the relay, what passes takes long.
-        caution = 1.0 if variant.relay else (1 + self._effort.caution) / 2
-        cautious = int((simulated or BASE_LENGTH) * caution) // LENGTH_STEP
+        cautious = int((simulated or BASE_LENGTH) * (1 + self._effort.caution) / 2) // LENGTH_STEP
         start = min(max(cautious, 1) * LENGTH_STEP, self._effort.longest)
         share_s, each_s = self._share(part)
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP

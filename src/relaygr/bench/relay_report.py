@@ -96,7 +96,7 @@ def _notes(found: Sequence[Confirmed], load_before: float | None) -> tuple[str, 
     if found:
         notes.append(
             "searches leave out time in which no request is between its trigger and its answer, for the "
-            "relay all but 0.75 tau of it"
+            "relay all but 2 tau of it"
         )
     for one in found:
         where = f"{one.regime}, {one.rank_taus:g} tau, {one.candidates} candidates"
