@@ -50,7 +50,9 @@ SPEED = Speed(
     coefficients=COEFFICIENTS,
 )
 TRAFFIC = Traffic(warmup=2, tau_s=0.01, candidates=128)
-EFFORT = Effort(seeds=(0,), least=10, most=10, tries=2, rate_step=1.1, caution=1.0, longest=2560)
+EFFORT = Effort(
+    seeds=(0,), least=10, most=10, least_length=10, tries=2, rate_step=1.1, caution=1.0, longest=2560
+)
 
 
 class _Servers:

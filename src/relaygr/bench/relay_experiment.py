@@ -46,7 +46,7 @@ class Case:
     def parts(self) -> list[tuple[str, float]]:
         """Its searches and their weights in time: the relay's loads are the slower to run."""
         bases = (("base", 1.0), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
-        lengths = (("inline length", 0.6), ("relay length", 1.5))
+        lengths = (("inline length", 0.6), ("relay length", 2.5))
         every = (*bases, *lengths, ("inline rate", 0.4), ("relay rate", 1.5))
         return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
@@ -58,6 +58,7 @@ class Effort:
     Attributes:
         seeds: of a load.
         least, most: requests of a seed; between, as many as the time allows.
+        least_length: for `least` in searches for a length, whose low rate makes loads slow.
         tries: loads of a search.
         rate_step: ratio of neighbouring rates.
         caution: where a search for a rate starts, as a share of what is expected; lengths start half as far
@@ -68,6 +69,7 @@ class Effort:
     seeds: tuple[int, ...]
     least: int
     most: int
+    least_length: int
     tries: int
     rate_step: float
     caution: float
@@ -155,7 +157,7 @@ class Confirming:
         share_s, each_s = self._share(part)
 
         async def attempt(level: int) -> Trial:
-            return await self._try(variant, start * step**level, length, each_s)
+            return await self._try(variant, start * step**level, length, each_s, self._effort.least)
 
         edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, _until(share_s))
         best = start * step**edge.level if edge.level is not None else None
@@ -171,7 +173,8 @@ class Confirming:
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
 
         async def attempt(level: int) -> Trial:
-            return await self._try(variant, rate, start + LENGTH_STEP * level, each_s)
+            tokens = start + LENGTH_STEP * level
+            return await self._try(variant, rate, tokens, each_s, self._effort.least_length)
 
         sure = None if known is None else (known - start) // LENGTH_STEP
         edge = await find_edge(attempt, least, most, self._effort.tries, _until(share_s), sure)
@@ -183,12 +186,12 @@ class Confirming:
         share_s = self._time.share_s(f"{self._case.name} {part}")
         return share_s, share_s / _EXPECTED_TRIES
 
-    async def _try(self, variant: Variant, rate: float, length: int, seconds: float) -> Trial:
+    async def _try(self, variant: Variant, rate: float, length: int, seconds: float, least: int) -> Trial:
         effort, limits = self._effort, self._loads.limits
         one = traffic_of(limits, self._base, rate, length, 1000, 0)
         per_request_s = seconds_of(limits, variant, one) / 1000
         wanted = int(seconds / per_request_s / len(effort.seeds))
-        count = min(max(wanted, effort.least), effort.most)
+        count = min(max(wanted, least), effort.most)
         trial = Trial(
             variant=variant.name,
             rate=rate,

@@ -42,7 +42,7 @@ class RelaySpec:
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     quick: bool = True
     twin: bool = False
-    minutes: float = 4.3
+    minutes: float = 4.2
     seed: int = 0
     own: tuple[str, ...] = ()
 
@@ -83,11 +83,19 @@ class RelaySpec:
                 seeds=self.seeds,
                 least=200,
                 most=1000,
+                least_length=150,
                 tries=5,
                 rate_step=1.06,
                 caution=0.85,
                 longest=_LONGEST,
             )
         return Effort(
-            seeds=self.seeds, least=100, most=1000, tries=6, rate_step=1.05, caution=0.9, longest=_LONGEST
+            seeds=self.seeds,
+            least=100,
+            most=1000,
+            least_length=100,
+            tries=6,
+            rate_step=1.05,
+            caution=0.9,
+            longest=_LONGEST,
         )
