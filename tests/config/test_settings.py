@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from relaygr.config.limits import Range, Section
-from relaygr.config.settings import Config, EngineConfig, StoreConfig, TrainConfig
+from relaygr.config.relay import Member, RouterConfig
+from relaygr.config.settings import Config, EngineConfig, SchedulerConfig, StoreConfig, TrainConfig
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 
@@ -96,3 +97,20 @@ def test_parse_bytes(text: str, count: int) -> None:
 def test_parse_bytes_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="bytes"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize("name", ["rank_deadline_ms", "prefix_deadline_ms"])
+def test_no_deadline_by_default_that_no_request_may_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"scheduler.{name}: 2000 must be at most scheduler.deadline_max"):
+        SchedulerConfig(
+            **{"rank_deadline_ms": 500.0, "prefix_deadline_ms": 500.0, name: 2000.0}, deadline_max_ms=1000
+        )
+    assert (
+        SchedulerConfig(rank_deadline_ms=900, prefix_deadline_ms=1000, deadline_max_ms=1000).chunk_tokens == 0
+    )
+
+
+def test_two_members_are_two_instances() -> None:
+    members = (Member(id="a", url="http://one:1/"), Member(id="b", url="http://one:1"))
+    with pytest.raises(ConfigError, match=r"router.members\[1\].url: 'http://one:1' is there twice"):
+        RouterConfig(members=members)

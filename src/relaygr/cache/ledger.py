@@ -42,9 +42,11 @@ class PageLedger:
         self._pins[ids] += 1
 
     def unpin(self, ids: PageIds) -> None:
-        assert (self._pins[ids] > 0).all(), "unpinned more often than pinned"
-        self._pins[ids] -= 1
-        self._free_unneeded(ids)
+        pins = self._pins[ids]
+        assert pins.all(), "unpinned more often than pinned"
+        pins -= 1
+        self._pins[ids] = pins
+        self._allocator.free(ids[(pins == 0) & ~self._held[ids]])
 
     def is_pinned(self, page: int) -> bool:
         return bool(self._pins[page])

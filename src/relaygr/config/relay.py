@@ -217,11 +217,15 @@ class RouterConfig(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         ids: set[str] = set()
+        urls: set[str] = set()
         for place, member in enumerate(self.members):
             path = self.key(f"members[{place}]")
             member.check(path)
             if member.id in ids:
                 raise ConfigError(f"{path}.id", f"{member.id!r} is there twice")
+            if member.url.rstrip("/") in urls:
+                raise ConfigError(f"{path}.url", f"{member.url!r} is there twice")
             ids.add(member.id)
+            urls.add(member.url.rstrip("/"))
         if self.self_id and self.self_id not in ids:
             raise ConfigError(self.key("self_id"), f"{self.self_id!r} is no id of {self.key('members')}")

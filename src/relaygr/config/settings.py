@@ -9,6 +9,7 @@ import msgspec
 
 from relaygr.config.limits import Range, Section
 from relaygr.config.relay import HostConfig, RelayConfig, RouterConfig, TriggerConfig
+from relaygr.core.errors import ConfigError
 from relaygr.core.units import GIB, MIB
 
 MAX_BUDGET_MS = 3_600_000
@@ -88,6 +89,14 @@ class SchedulerConfig(Section, frozen=True, kw_only=True):
     prefix_deadline_ms: float = 10_000.0
     deadline_max_ms: float = 60_000.0
     chunk_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rank_deadline_ms", "prefix_deadline_ms"):
+            value = getattr(self, name)
+            if value > self.deadline_max_ms:
+                limit = f"at most {self.key('deadline_max_ms')} = {self.deadline_max_ms:g}"
+                raise ConfigError(self.key(name), f"{value:g} must be {limit}")
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):

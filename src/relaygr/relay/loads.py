@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -21,6 +22,15 @@ class _Slice:
     served: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     busy_ms: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
 
+    @classmethod
+    def sum(cls, parts: Collection[_Slice]) -> _Slice:
+        """All of them together."""
+        return cls(
+            {kind: sum(one.arrived[kind] for one in parts) for kind in Kind},
+            {kind: sum(one.served[kind] for one in parts) for kind in Kind},
+            {kind: sum(one.busy_ms[kind] for one in parts) for kind in Kind},
+        )
+
 
 class LoadMeter:
     """Arrivals and service times in a window that moves in tenths of itself.
@@ -37,11 +47,14 @@ class LoadMeter:
         self._first = self._tick = 0
         # By tick, empty until the first call; the current one is not over, and one more than the limit.
         self._slices: dict[int, _Slice] = {}
+        # Of all of them: sums that are made anew with every tick, and grow until the next.
+        self._whole = _Slice()
         self._mean_ms: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
 
     def arrive(self, kind: Kind, now_s: float) -> None:
         """A request wants to be served, whether or not it will be."""
         self._now(now_s).arrived[kind] += 1
+        self._whole.arrived[kind] += 1
 
     def serve(self, kind: Kind, busy_ms: float, now_s: float, requests: int = 1) -> None:
         """So many requests took so much time of a model slot together; 0 for a part of one that goes on.
@@ -51,19 +64,18 @@ class LoadMeter:
         """
         if not (busy_ms >= 0 and requests >= 0):
             raise ValueError(f"busy_ms {busy_ms} and requests {requests} must be at least 0")
-        current = self._now(now_s)
-        current.served[kind] += requests
-        current.busy_ms[kind] += busy_ms
-        served = sum(one.served[kind] for one in self._slices.values())
-        if served:
-            self._mean_ms[kind] = sum(one.busy_ms[kind] for one in self._slices.values()) / served
+        current, whole = self._now(now_s), self._whole
+        for part in (current, whole):
+            part.served[kind] += requests
+            part.busy_ms[kind] += busy_ms
+        if served := whole.served[kind]:
+            self._mean_ms[kind] = whole.busy_ms[kind] / served
 
     def rate_per_s(self, kind: Kind, now_s: float) -> float:
         """Arrivals a second in the window, or since the first call; at first, a slice counts as over."""
         self._now(now_s)
-        arrived = sum(one.arrived[kind] for one in self._slices.values())
         since_s = now_s - max(self._first, self._tick - self._limit) * self._slice_s
-        return arrived / max(since_s, self._slice_s)
+        return self._whole.arrived[kind] / max(since_s, self._slice_s)
 
     def mean_ms(self, kind: Kind) -> float:
         """Slot time of one request in the window, or of the last ones before; 0 before any."""
@@ -81,5 +93,6 @@ class LoadMeter:
         elif tick > self._tick:
             self._tick = tick
             self._slices = {at: one for at, one in self._slices.items() if at >= tick - self._limit}
+            self._whole = _Slice.sum(self._slices.values())
             self._slices[tick] = _Slice()
         return self._slices[self._tick]
