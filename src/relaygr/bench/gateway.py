@@ -160,7 +160,7 @@ def _way(seconds: list[float]) -> Way:
 
 def _decision(kind: Kind, count: int) -> Decision:
     """Medians of short runs, by processor time: other processes do not count."""
-    members = tuple(Member(id=f"member-{number:04}", url="http://h:1") for number in range(count))
+    members = tuple(Member(id=f"member-{number:04}", url=f"http://h{number}:1") for number in range(count))
     router = Router(replace(RouterConfig(), members=members, hash=kind), 1.0, 0.0)
     for one in members:
         router.members.hear(one.id, Feedback(), 0.0)
