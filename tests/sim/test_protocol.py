@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from relaygr.sim.protocol import (
@@ -33,7 +32,7 @@ def edge(limit: Callable[[str, float, int], bool]) -> Callable[[str, float, int]
     [
         (outcome(0.99, 0.999), True),
         (outcome(0.9899), False),
-        (outcome(1.0, 0.998), False),
+        (outcome(1.0, 0.9989), False),
         (outcome(seeds=5, bad=1), True),
         (outcome(seeds=5, bad=2), False),
         (outcome(seeds=1, bad=1), False),
@@ -42,12 +41,6 @@ def edge(limit: Callable[[str, float, int], bool]) -> Callable[[str, float, int]
 )
 def test_what_passes(found: Outcome, passes: bool) -> None:
     assert found.passes is passes
-
-
-def test_of_a_small_load_one_request_may_be_invalid() -> None:
-    share = Share(seed=0, requests=300, good=0.99, valid=299 / 300, p99_ms=1.0, served=1.0)
-    assert share.passes
-    assert not msgspec.structs.replace(share, valid=298 / 300).passes
 
 
 def test_a_probe_may_stop_when_too_many_seeds_failed() -> None:

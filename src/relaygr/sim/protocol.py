@@ -37,10 +37,7 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def passes(self) -> bool:
-        """Whether 99 % are good and 99.9 % valid; of fewer than a thousand requests, one may be invalid."""
-        invalid = round((1 - self.valid) * self.requests)
-        allowed = max(1, int((1 - VALID_SHARE) * self.requests + 1e-9))
-        return self.requests > 0 and self.good >= GOOD_SHARE and invalid <= allowed
+        return self.requests > 0 and self.good >= GOOD_SHARE and self.valid >= VALID_SHARE
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
