@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from relay_rig import CANDIDATES, FULL, Rig, longer, rig, user
@@ -14,6 +15,7 @@ from relaygr.engine.engine import Engine
 from relaygr.engine.jobs import Admission, PrefixAnswer, RankJob
 from relaygr.engine.requests import Path, RankRequest
 from relaygr.relay.hold import State
+from relaygr.relay.trigger import Verdict
 
 ONE, TWO = user("one"), user("two")
 HOST = {"host_bytes": 4 << 20, "clean_target": 0.4}
@@ -69,6 +71,62 @@ def test_r16_any_number_of_signals_make_one_production_or_reload(
             r.ask(ONE).future.result(PATIENCE_S)
         r.rest()
         assert r.state(ONE) is None
+
+
+@pytest.mark.parametrize("in_host", [False, True])
+def test_r16_a_flight_may_land_while_the_next_signal_is_decided_on(
+    in_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rig(host=HOST) as r:
+        if in_host:
+            r.rank(ONE)
+            r.crowd(3)
+        decide, found = r.relay.decide, []
+
+        def slow(*asked: Any) -> Verdict:
+            found.append(asked[2])
+            verdict = decide(*asked)
+            if len(found) == 1:  # the first signal: meanwhile another comes, and its flight lands
+                assert r.prepare(ONE).admission is Admission.ADMITTED
+            return verdict
+
+        monkeypatch.setattr(r.relay, "decide", slow)
+        assert r.signal(ONE).admission is Admission.HIT
+        assert found == [FULL if in_host else 0] * 2, "the second saw nothing on the device, either"
+        r.rest()
+        assert (r.state(ONE), r.claims(ONE)) == (State.READY, 2)
+        assert len({flight for flight, _ in r.observer.steps}) == 1
+        for _ in range(2):
+            r.ask(ONE).future.result(PATIENCE_S)
+
+
+def test_a_flight_that_just_failed_is_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(host=HOST) as r:
+        r.rank(ONE)
+        r.crowd(3)
+        r.brake.stop()
+        r.signal(TWO)
+        r.brake.await_step()
+        ended = r.scheduler._ended
+
+        def late(job: Any) -> None:
+            monkeypatch.setattr(r.scheduler, "_ended", ended)
+            again = r.signal(ONE)
+            ended(job)
+            assert again.flight is not None
+            assert (again.admission, again.flight.reloading) == (Admission.ADMITTED, True)
+            seen.append(again)
+
+        seen: list[PrefixAnswer] = []
+        monkeypatch.setattr(r.scheduler, "_ended", late)
+        first = r.signal(ONE)
+        assert first.flight is not None
+        first.flight.cancel("its user went away")
+        assert len(seen) == 1
+        r.brake.release()
+        r.rest()
+        for one in (ONE, TWO):
+            r.right(job := r.ask(one), job.future.result(PATIENCE_S))
 
 
 def counted(engine: Engine, name: str, calls: dict[str, int]) -> Callable[..., object]:

@@ -233,6 +233,10 @@ class Engine:
         """What identifies a prefix that is kept between requests; None where none is, or nothing is in it."""
         return self._kept_ref(self._checker.work(0, RankRequest(history, ())))
 
+    def readable(self, ref: Ref) -> Readable:
+        """What the tiers have of a prefix; changes nothing, and may be asked from any thread."""
+        return self._tiers.readable(ref)
+
     def forget(self, tenant_name: str, user: str) -> int:
         """Drop everything held of a user; returns the number of entries dropped."""
         owner = tenant(tenant_name), user_id(user)

@@ -123,6 +123,7 @@ class Relay:
         history: UserHistory,
         ref: Ref,
         found: Readable,
+        flying: bool,
         began_s: float,
         deadline_s: float,
     ) -> Decision:
@@ -130,12 +131,15 @@ class Relay:
 
         Args:
             found: what the tiers have of it.
+            flying: whether the flight of an earlier signal can be joined.
             began_s: when the signal came, by which it is known from here on.
         """
         owner = history.tenant, history.user
         with self._lock:
             served = self._served
             assert served is not None, "nothing is admitted before a model is served"
+            if not flying:
+                self._landed(owner)  # it ended in an error just now, of which `failed` will hear
             decision = self._expander.prepare(
                 owner,
                 ref,
@@ -206,10 +210,14 @@ class Relay:
     def failed(self, owner: Owner) -> None:
         """A production ended without a prefix: cancelled, late, or an error."""
         with self._lock:
-            self._expander.landed(owner)
-            self._reloading.discard(owner)
-            self._link.done(owner, self._clock.now_s())
+            self._landed(owner)
             self._gone(self._holds.cancel(owner))
+
+    def _landed(self, owner: Owner) -> None:
+        """No flight of the user goes on; called with the lock held."""
+        self._expander.landed(owner)
+        self._reloading.discard(owner)
+        self._link.done(owner, self._clock.now_s())
 
     def wanted(self, owner: Owner) -> bool:
         """Whether computing more of the prefix is still worth it: somebody will rank, or come back."""

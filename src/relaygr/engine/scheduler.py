@@ -36,7 +36,7 @@ from relaygr.engine.jobs import (
 )
 from relaygr.engine.queues import FlightQueue, RankQueue
 from relaygr.engine.relay import Relay
-from relaygr.engine.requests import RankRequest
+from relaygr.engine.requests import PrefetchResult, RankRequest
 from relaygr.engine.tiers import Readable
 from relaygr.engine.worker import Worker
 from relaygr.relay.expander import Step
@@ -155,11 +155,13 @@ class Scheduler:
         refused = self._refusal(flight, engine, tokens, found, candidates)
         if refused:
             return PrefixAnswer(Admission.REJECTED, refused, tokens, max(found), None)
-        if found.device == tokens:
-            with self._change:
+        with self._change:  # no flight of the user lands between what is found of it and what is done
+            self._check_open()
+            found = self._prepare(flight, engine, found)
+            if found.device == tokens:
                 self._change.notify_all()  # what is found is to be held
-            return PrefixAnswer(Admission.HIT, "", tokens, tokens, None)
-        answer = self._board(flight, tokens, max(found))
+                return PrefixAnswer(Admission.HIT, "", tokens, tokens, None)
+            answer = self._board(flight, tokens, max(found))
         if self._relay is not None and answer.admission is Admission.REJECTED:
             self._relay.withdraw(flight.owner)
         if answer.flight is not None and answer.flight.deadline_s == deadline_s:
@@ -169,22 +171,29 @@ class Scheduler:
     def _refusal(
         self, flight: Flight, engine: Engine, tokens: int, found: Readable, candidates: int | None
     ) -> str:
-        """Why a signal is refused; empty if it is not, and then the flight knows how it begins."""
-        relay, history = self._relay, flight.history
+        """Why a signal is refused; empty if it is not."""
+        relay = self._relay
         if relay is None:
             return "" if engine.model_config.cacheable == "append" else "not_reusable"
         cached, wait_ms = max(found), self.wait_ms()
         verdict = relay.decide(flight.owner, tokens, cached, candidates, wait_ms, flight.queued_s)
-        if not verdict.admitted:
-            return verdict.reason
+        flight.left_ms = verdict.pre_ms or 0.0
+        return "" if verdict.admitted else verdict.reason
+
+    def _prepare(self, flight: Flight, engine: Engine, found: Readable) -> Readable:
+        """How an admitted signal's flight begins; what is there of its prefix. Called with the lock held."""
+        relay, history = self._relay, flight.history
+        if relay is None:
+            return found
         ref = engine.ref(history)
         if ref is None:  # without a history there is nothing to hold
             relay.withdraw(flight.owner)
-            return ""
-        flight.left_ms = verdict.pre_ms or 0.0
-        step = relay.prepare(history, ref, found, flight.queued_s, flight.deadline_s).step
-        flight.reloading = step is Step.RELOAD
-        return ""
+            return found
+        found = engine.readable(ref)
+        flying = self._flights.flying(flight.owner)
+        decision = relay.prepare(history, ref, found, flying, flight.queued_s, flight.deadline_s)
+        flight.reloading = decision.step is Step.RELOAD
+        return found
 
     def forget(self, tenant: str, user: str) -> int:
         """Drop everything of a user, queued and running work included; returns the cache entries dropped.
@@ -275,17 +284,16 @@ class Scheduler:
         return [*self._ranks, *self._flights, *(self._turn.jobs() if self._turn is not None else ())]
 
     def _board(self, flight: Flight, tokens: int, cached: int) -> PrefixAnswer:
+        """Queue an admitted signal, or let it join its user's flight. Called with the lock held."""
         flight.add_done_callback(self._ended)
-        with self._change:
-            self._check_open()
-            before = self._flights.join(flight)
-            if before is not None:
-                return PrefixAnswer(Admission.JOINED, "", tokens, cached, before)
-            if len(self._ranks) > self.config.rank_batch_max:
-                return PrefixAnswer(Admission.REJECTED, "load", tokens, cached, None)
-            if not self._flights.put(flight):
-                return PrefixAnswer(Admission.REJECTED, "queue_full", tokens, cached, None)
-            self._change.notify_all()
+        before = self._flights.join(flight)
+        if before is not None:
+            return PrefixAnswer(Admission.JOINED, "", tokens, cached, before)
+        if len(self._ranks) > self.config.rank_batch_max:
+            return PrefixAnswer(Admission.REJECTED, "load", tokens, cached, None)
+        if not self._flights.put(flight):
+            return PrefixAnswer(Admission.REJECTED, "queue_full", tokens, cached, None)
+        self._change.notify_all()
         return PrefixAnswer(Admission.ADMITTED, "", tokens, cached, flight)
 
     @staticmethod
@@ -361,33 +369,31 @@ class Scheduler:
         with self._change:
             self._flights.back(flight)
 
-    def _land(self, turn: Turn, flight: Flight, history: UserHistory, finished: bool) -> bool:
+    def _land(self, turn: Turn, flight: Flight, history: UserHistory, served: PrefetchResult) -> bool:
         """End a flight that has brought `history`; False if it has to go on."""
+        # What the pool has no room for makes no progress.
+        finished = not (served.tokens_left > 0 and served.resident)
         with self._change:
             if not finished or flight.history is not history or self._engine is not turn.engine:
                 self._flights.back(flight)
                 return False
             self._flights.land(flight)
+            if self._relay is not None:
+                spent_s = flight.spent_s if flight.computed else 0.0
+                self._relay.landed(flight.owner, turn.engine, history, served.resident, spent_s)
         return True
 
     def _ended(self, job: Future[Any]) -> None:
         """Runs once for each job, on the thread that answered it."""
-        if isinstance(job, Flight):
-            with self._change:
+        relay = self._relay
+        with self._change:
+            if isinstance(job, Flight):
                 self._flights.land(job)
-        if self._relay is not None and job.exception() is not None:
-            self._let_go(self._relay, job)
+            if relay is not None and job.exception() is not None:
+                if isinstance(job, RankJob):
+                    relay.gave_up(job)
+                elif isinstance(job, Flight) and not self._flights.flying(job.owner):
+                    relay.failed(job.owner)
+                self._change.notify_all()
         if self._observer is not None:
             guarded("an observer", partial(tell, self._observer, job))
-
-    def _let_go(self, relay: Relay, job: Future[Any]) -> None:
-        """A job ended in an error: nothing is kept for it any more."""
-        if isinstance(job, RankJob):
-            relay.gave_up(job)
-        elif isinstance(job, Flight):
-            with self._change:
-                replaced = self._flights.flying(job.owner)
-            if not replaced:
-                relay.failed(job.owner)
-        with self._change:
-            self._change.notify_all()

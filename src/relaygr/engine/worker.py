@@ -12,8 +12,9 @@ from relaygr.engine.chores import COPY_BYTES, Chores
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import ChunkTokens, Fit, Flight, Observer, Turn, guarded
 from relaygr.engine.relay import Relay
+from relaygr.engine.requests import PrefetchResult
 
-Land = Callable[[Turn, Flight, UserHistory, bool], bool]
+Land = Callable[[Turn, Flight, UserHistory, PrefetchResult], bool]
 
 
 class Worker:
@@ -125,12 +126,8 @@ class Worker:
             self._relay.stepped(flight.owner, turn.engine, history)
             if served.uncached_reason == Reason.PINNED:
                 self._relay.no_room()
-        # What the pool has no room for makes no progress.
-        if not self._land(turn, flight, history, not (served.tokens_left > 0 and served.resident)):
+        if not self._land(turn, flight, history, served):
             return
-        if self._relay is not None:
-            spent_s = flight.spent_s if flight.computed else 0.0
-            self._relay.landed(flight.owner, turn.engine, history, served.resident, spent_s)
         if self._chores is not None:
             self._chores.worked()
         flight.resolve(served)
