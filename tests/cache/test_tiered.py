@@ -18,8 +18,10 @@ def ref(tokens: list[int] | range, user: str = "u", model_fp: bytes = FP) -> Ref
     return chain([list(tokens)], user=user, model_fp=model_fp).ref()
 
 
-def books(pages: int = 16, chunks: int = 10, layout_id: str = "kv") -> TieredBooks:
-    return TieredBooks(
+def books(
+    pages: int = 16, chunks: int = 10, layout_id: str = "kv", kind: type[TieredBooks] = TieredBooks
+) -> TieredBooks:
+    return kind(
         pages, 4, PAGE_BYTES, 1.0, host_bytes=chunks * 200, run_chunk_tokens=CHUNK, layout_id=layout_id
     )
 

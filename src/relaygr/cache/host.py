@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relaygr.cache.digests import longest_match
+from relaygr.cache.digests import cut, longest_match
 from relaygr.cache.entry import Identity, identity
 from relaygr.cache.interface import HostRun, PageSum
 from relaygr.cache.recency import Recency
-from relaygr.cache.runs import Run, RunAllocator
+from relaygr.cache.runs import Run, RunAllocator, joined, split
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Ref
 
@@ -19,7 +20,7 @@ HEADROOM = 20
 
 @dataclass(slots=True, eq=False)
 class HostEntry:
-    """One stored version of a user's state, from token 0 on; nothing of its content ever changes.
+    """One stored version of a user's state, from token 0 on; `HostBooks` alone makes it longer or shorter.
 
     Attributes:
         runs: its chunks, in token order.
@@ -53,8 +54,16 @@ class HostBooks:
     "No" is None, and then nothing changed.
     """
 
-    def __init__(self, chunks: int, chunk_tokens: int, layout_id: str) -> None:
+    def __init__(
+        self,
+        chunks: int,
+        chunk_tokens: int,
+        layout_id: str,
+        on_leave: Callable[[Identity], None] | None = None,
+    ) -> None:
+        """`on_leave` is told each identity of which less is here than before, unless it was replaced."""
         self.chunk_tokens, self.layout_id = chunk_tokens, layout_id
+        self._on_leave = on_leave
         self._space = RunAllocator(chunks)
         self._headroom = chunks // HEADROOM
         self._entries: dict[Identity, HostEntry] = {}
@@ -98,12 +107,16 @@ class HostBooks:
         if key in self._entries:
             self._recency.touch(key)
 
-    def reserve(self, tokens: int) -> tuple[Run, ...] | None:
-        """Chunks for `tokens` tokens, which are the caller's until `put` or `give_back`.
+    def reserve(self, tokens: int, behind: HostEntry | None = None) -> tuple[Run, ...] | None:
+        """Chunks for `tokens` tokens, which are the caller's until `put`, `extend` or `give_back`.
 
+        Those that the entry `behind`, which must be pinned, has already are not counted, and the first ones
+        follow its last run if they are free.
         Evicts the shortfall, and the headroom's share of it if there is somebody to evict.
         """
-        need = self.chunks_for(tokens)
+        need = self.chunks_for(tokens) - (behind.chunks if behind is not None else 0)
+        if need <= 0:
+            return ()
         if need > self.free_chunks + self.evictable_chunks:
             return None
         while self.free_chunks < need + self._headroom:
@@ -112,7 +125,8 @@ class HostBooks:
                 break
             self._remove(victim)
             self.evictions += 1
-        return self._space.take(need)
+            self._left(victim)
+        return self._space.take(need, after=behind.runs[-1].end if behind is not None else None)
 
     def give_back(self, runs: tuple[Run, ...]) -> None:
         self._space.free(runs)
@@ -121,7 +135,8 @@ class HostBooks:
         """Make `entry`, on reserved chunks, the one of its identity; the one before leaves."""
         key = identity(entry.ref)
         if key in self._entries:
-            self.drop(key)
+            self._recency.remove(key)
+            self._remove(key)
         entry.visible = True
         self._entries[key] = entry
         self._of_user.setdefault((key.tenant, key.user), set()).add(key)
@@ -129,10 +144,39 @@ class HostBooks:
         self.evictable_chunks += entry.chunks
         self.runs += len(entry.runs)
 
+    def extend(self, entry: HostEntry, ref: Ref, runs: tuple[Run, ...], sums: tuple[PageSum, ...]) -> None:
+        """`entry`, which is pinned, now holds all of `ref`, whose head it held, on further reserved chunks.
+
+        `sums` stand for the pages from the first of them on.
+        """
+        assert entry.visible, "an entry that left cannot grow"
+        assert entry.pins, "chunks of an entry that is not pinned count as evictable"
+        kept = tuple(old for old in entry.sums if not sums or old.page < sums[0].page)
+        self.runs -= len(entry.runs)
+        entry.ref, entry.runs, entry.sums = ref, joined(entry.runs, runs), kept + sums
+        self.runs += len(entry.runs)
+
+    def shrink(self, key: Identity, tokens: int, page_tokens: int) -> None:
+        """Keep the first `tokens` tokens of an entry at most, in whole pages; one that is read is dropped."""
+        entry = self._entries[key]
+        keep = tokens // page_tokens * page_tokens
+        if entry.pins or not keep:
+            self.drop(key)
+            return
+        before, need = entry.chunks, self.chunks_for(keep)
+        kept, freed = split(entry.runs, need)
+        self.runs += len(kept) - len(entry.runs)
+        self.evictable_chunks -= before - need
+        entry.ref, entry.runs = cut(entry.ref, keep), kept
+        entry.sums = tuple(one for one in entry.sums if one.page < keep // page_tokens)
+        self._space.free(freed)
+        self._left(key)
+
     def drop(self, key: Identity) -> None:
         """Nobody finds the entry from now on; readers keep its chunks until they let go."""
         self._recency.remove(key)
         self._remove(key)
+        self._left(key)
 
     def pin(self, entry: HostEntry) -> None:
         if not entry.pins:
@@ -170,6 +214,10 @@ class HostBooks:
         assert len(self._recency) == len(entries) == sum(map(len, self._of_user.values())), "entries"
         assert self.runs == sum(len(entry.runs) for entry in entries.values()), "runs"
         assert all(entry.visible for entry in entries.values()), "visible"
+
+    def _left(self, key: Identity) -> None:
+        if self._on_leave is not None:
+            self._on_leave(key)
 
     def _remove(self, key: Identity) -> None:
         entry = self._entries.pop(key)

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from relaygr.cache.books import DeviceBooks
 from relaygr.cache.digests import cut, longest_match
-from relaygr.cache.entry import Entry, identity
+from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.flights import Flights, Load, Plan, Store
 from relaygr.cache.host import HostBooks, HostEntry
 from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.prefix import KvPrefix
+from relaygr.cache.runs import joined
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
 
@@ -53,7 +54,7 @@ class TieredBooks(DeviceBooks):
         chunks = host_bytes // self._chunk_bytes
         if host_bytes and chunks < 1:
             raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
-        self._host = HostBooks(chunks, run_chunk_tokens, layout_id) if chunks else None
+        self._host = HostBooks(chunks, run_chunk_tokens, layout_id, self._left_host) if chunks else None
         self._store_timeout_s = store_timeout_s
         self._flights = Flights()
         self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
@@ -150,47 +151,78 @@ class TieredBooks(DeviceBooks):
         entry = self._index.get(identity(ref))
         if entry is None or tokens > longest_match(entry.ref, ref):
             return self._refuse(Reason.NOT_RESIDENT)
-        if self._host.match(entry.ref) == entry.tokens:
+        start, end = self._to_store(self._host, entry)
+        if start >= end:
             return self._refuse(Reason.ALREADY_STORED)
-        if self._host.chunks_for(entry.tokens) > self._host.total_chunks:
+        if self._host.chunks_for(end) > self._host.total_chunks:
             self._without_room += 1
             return self._refuse(Reason.TOO_LARGE)
-        runs = self._host.reserve(entry.tokens)
+        base = self._host.get(identity(ref)) if start else None
+        if base is not None:
+            self._host.pin(base)
+        runs = self._host.reserve(end, base)
         if runs is None:
+            if base is not None:
+                self._host.unpin(base)
             self._without_room += 1
             return self._refuse(Reason.PINNED)
         lease = self.lease(entry.ref, entry.tokens, "store", now_s, now_s + self._store_timeout_s)
         assert isinstance(lease, ReadLease), "the entry is on the device and of the model served"
+        whole = runs if base is None else joined(base.runs, runs)
         plan = StorePlan(
             ticket=self._flights.next_ticket(),
-            ref=entry.ref,
-            start=0,
-            tokens=entry.tokens,
-            pages=lease.pages,
-            runs=self._host.host_runs(runs, entry.tokens),
+            ref=entry.ref if end == entry.tokens else cut(entry.ref, end),
+            start=start,
+            tokens=end - start,
+            pages=lease.pages[: self._pages_for(end)],
+            runs=self._host.host_runs(whole, end),
         )
-        self._flights.launch(Store(plan, lease, entry, runs))
+        self._flights.launch(Store(plan, lease, entry, runs, base))
         return plan
 
     def complete_store(self, plan: StorePlan, ok: bool, sums: tuple[PageSum, ...] = ()) -> bool:
-        """False also when the entry has grown or changed meanwhile: the host would hold what nobody needs."""
+        """False also when the entry has changed meanwhile: the host would hold what nobody needs."""
         flight = self._flights.land(plan)
         if not isinstance(flight, Store):
             return False
         assert self._host is not None
-        key, entry = flight.lease.identity, flight.entry
         good = ok and flight.lease.live and not flight.cancelled
-        same = self._index.get(key) is entry
-        self._superseded += good and not same
+        wanted = good and self._still_wanted(flight)
+        self._superseded += good and not wanted
         flight.lease.release()
-        if not good or not same:
+        if wanted:
+            self._put(self._host, flight, sums)
+            self._stores += 1
+        else:
             self._host.give_back(flight.runs)
-            return False
-        self._host.put(HostEntry(entry.ref, flight.runs, self._host.layout_id, sums))
+        if flight.base is not None:
+            self._host.unpin(flight.base)
+        if wanted:
+            self._stored(flight.entry)
+        return wanted
+
+    @staticmethod
+    def _put(host: HostBooks, flight: Store, sums: tuple[PageSum, ...]) -> None:
+        if flight.base is None:
+            host.put(HostEntry(flight.plan.ref, flight.runs, host.layout_id, sums))
+        else:
+            host.extend(flight.base, flight.plan.ref, flight.runs, sums)
+
+    def _to_store(self, host: HostBooks, entry: Entry) -> tuple[int, int]:
+        """The tokens of an entry that a store would move; none if the first is not below the second."""
+        stored = host.match(entry.ref) == entry.tokens
+        return (entry.tokens if stored else 0), entry.tokens
+
+    def _still_wanted(self, store: Store) -> bool:
+        return self._index.get(store.lease.identity) is store.entry
+
+    def _stored(self, entry: Entry) -> None:
+        """An entry is in the host now: it leaves the device, unless a lease keeps it there."""
         if not self._ledger.any_pinned(entry.ids):
-            self._index.drop(key)
-        self._stores += 1
-        return True
+            self._index.drop(identity(entry.ref))
+
+    def _left_host(self, key: Identity) -> None:
+        """The host has less of this identity than before."""
 
     def spill_candidates(self, pages: int) -> list[Ref]:
         """Whole entries to store so that `pages` device pages would be free or hold nothing to lose.
@@ -207,7 +239,8 @@ class TieredBooks(DeviceBooks):
             if missing <= 0:
                 break
             missing -= len(entry.pages)
-            if self._host.match(entry.ref) < entry.tokens:
+            start, end = self._to_store(self._host, entry)
+            if start < end:
                 chosen.append(entry.ref)
         return chosen
 
