@@ -52,7 +52,7 @@ class InclusiveBooks(TieredBooks):
         if copy is not None:
             same = longest_match(copy.ref, ref)
             if same < min(copy.tokens, ref.tokens):
-                host.shrink(key, same, self.page_tokens)
+                host.shrink(key, same // self.page_tokens * self.page_tokens)
 
     def _judge(self, key: Identity) -> None:
         """Whether the entry is clean may have changed."""

@@ -8,9 +8,10 @@ from relaygr.cache.books import DeviceBooks
 from relaygr.cache.digests import cut, longest_match
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.flights import Flights, Load, Plan, Store
-from relaygr.cache.host import HostBooks, HostEntry
+from relaygr.cache.host import HostBooks, HostEntry, Weigh, weigh_by_length
 from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.cache.policy import Policy
 from relaygr.cache.prefix import KvPrefix
 from relaygr.cache.runs import joined
 from relaygr.core.ids import Fingerprint, Tenant, UserId
@@ -31,6 +32,7 @@ class TieredBooks(DeviceBooks):
         run_chunk_tokens: its unit of allocation, a multiple of `page_tokens`.
         layout_id: of the bytes; entries of another layout are never served.
         store_timeout_s: a store that takes longer is swept.
+        policy, weigh: who leaves the host tier; see `HostBooks`.
 
     Raises: ValueError for sizes that do not fit.
     """
@@ -46,6 +48,8 @@ class TieredBooks(DeviceBooks):
         run_chunk_tokens: int = 1024,
         layout_id: str = "",
         store_timeout_s: float = 1.0,
+        policy: Policy[Identity] | None = None,
+        weigh: Weigh = weigh_by_length,
     ) -> None:
         super().__init__(pages, page_tokens, page_bytes, lease_ttl_s)
         if run_chunk_tokens < 1 or run_chunk_tokens % page_tokens:
@@ -54,7 +58,18 @@ class TieredBooks(DeviceBooks):
         chunks = host_bytes // self._chunk_bytes
         if host_bytes and chunks < 1:
             raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
-        self._host = HostBooks(chunks, run_chunk_tokens, layout_id, self._left_host) if chunks else None
+        self._host = None
+        if chunks:
+            self._host = HostBooks(
+                chunks,
+                run_chunk_tokens,
+                layout_id,
+                page_tokens=page_tokens,
+                chunk_bytes=self._chunk_bytes,
+                policy=policy,
+                weigh=weigh,
+                on_leave=self._left_host,
+            )
         self._store_timeout_s = store_timeout_s
         self._flights = Flights()
         self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
@@ -260,9 +275,9 @@ class TieredBooks(DeviceBooks):
         dropped = set(self._index.keys_of(tenant, user))
         super().forget(tenant, user)
         if self._host is not None:
-            for key in self._host.keys_of(tenant, user):
-                self._host.drop(key)
-                dropped.add(key)
+            dropped.update(self._host.keys_of(tenant, user))
+            for key in dropped:
+                self._host.forget(key)
         self._flights.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
         return len(dropped)
 
