@@ -13,6 +13,8 @@ NEWEST = 0.2
 SAMPLE_LIMIT = 4.0
 # No belief is further from what was expected beforehand.
 FACTOR_LIMIT = 1e4
+# Weight of a sample beyond that, if the one before was as well.
+_AGAIN = 0.5
 _SIZES = 64
 _REACH, _FURTHEST, _RELAXED = math.log(SAMPLE_LIMIT), math.log(FACTOR_LIMIT), math.log(1.05)
 
@@ -70,16 +72,18 @@ class Factors:
     """How many times longer than expected work of each size takes: one number per power of two.
 
     Changes: `observe` moves the size it names, and sizes never observed, which go by the nearest that was.
-    Each is a mean of logarithms in which the newest sample weighs `NEWEST`; samples beyond `SAMPLE_LIMIT`
-    times the mean count as that far, so that one moves it by a third, and a lasting change by all of it.
+    Each is a mean of logarithms in which the newest sample weighs `NEWEST`. A sample beyond `SAMPLE_LIMIT`
+    times the mean counts as that far, so that an odd one moves it by a third; the next one on the same side
+    is not odd any more, and moves it half of the way.
     """
 
-    __slots__ = ("_counts", "_factors", "_nearest")
+    __slots__ = ("_counts", "_factors", "_nearest", "_odd")
 
     def __init__(self) -> None:
         self._counts = [0] * _SIZES
         self._factors = [1.0] * _SIZES  # of sizes that were observed, and what was expected of others
         self._nearest = list(range(_SIZES))
+        self._odd = [0] * _SIZES  # whether the last sample was far above, 1, or below, -1
 
     @property
     def known(self) -> bool:
@@ -93,11 +97,16 @@ class Factors:
         if not 0 < ratio < math.inf:
             return
         place, believed = _bucket(size), math.log(self.of(size))
-        sample = min(max(math.log(ratio), -_FURTHEST), _FURTHEST)
-        if self.known:
-            sample = min(max(sample, believed - _REACH), believed + _REACH)
+        step = min(max(math.log(ratio), -_FURTHEST), _FURTHEST) - believed
         weight = max(1 / (self._counts[place] + 1), NEWEST)
-        self._believe(place, believed + weight * (sample - believed))
+        if self.known:
+            odd = (step > _REACH) - (step < -_REACH)
+            if odd and odd == self._odd[place]:
+                weight = max(weight, _AGAIN)
+            else:
+                step = min(max(step, -_REACH), _REACH)
+            self._odd[place] = odd
+        self._believe(place, believed + weight * step)
 
     def relax(self, size: int) -> None:
         """Believe work of this size a little quicker, down to what was expected beforehand.
