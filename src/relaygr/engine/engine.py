@@ -13,8 +13,6 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from relaygr.cache.interface import Stats
@@ -24,8 +22,10 @@ from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.core.state import Ref
+from relaygr.engine.aside import Aside
 from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.checker import Checker
+from relaygr.engine.choosing import Loader
 from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
@@ -43,21 +43,6 @@ from relaygr.models.weights import open_ranker
 log = logging.getLogger("relaygr.engine")
 
 _Result = TypeVar("_Result")
-
-
-class Aside:
-    """A request that is scored without the cache, a step at a time, beside everything else.
-
-    Attributes:
-        filled: history tokens computed so far.
-        logits: float32 [m, tasks], when all of it is done.
-    """
-
-    def __init__(self, request: RankRequest) -> None:
-        self.request = request
-        self.filled = 0
-        self.logits: npt.NDArray[np.float32] | None = None
-        self.store: PrivateKv | None = None
 
 
 class Engine:
@@ -97,6 +82,7 @@ class Engine:
         self._checker = Checker(self.model, model_fp, settings)
         self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
         self._desk = self._tiers.desk
+        self._loader = Loader(self._tiers, shape, self._clock)
         self._lock = threading.Lock()
         self._reuses = True
         self._served = dict.fromkeys(Path, 0)
@@ -273,6 +259,11 @@ class Engine:
         with self._lock:
             return self._tiers.spill_step(free_share, budget_bytes, self._clock.now_s(), worth)
 
+    def reloaded(self, nbytes: int, seconds: float) -> None:
+        """Steps of a reload brought so much in so long: later choices between copying and computing know."""
+        with self._lock:
+            self._loader.copied(nbytes, seconds)
+
     @property
     def copied_bytes(self) -> tuple[int, int]:
         """From and to host memory."""
@@ -293,6 +284,7 @@ class Engine:
                 tokens_cached=self._cached,
                 candidates=self._scored,
                 errors=self._errors,
+                decisions=self._loader.decisions,
             )
 
     def _serve(self, requests: Sequence[RankRequest]) -> list[RankResult | RelayError]:
@@ -320,7 +312,9 @@ class Engine:
         held: list[Residency] = []
         try:
             held.extend(self._open(work, now) for work in wave)
+            began_s = self._clock.now_s()
             logits = score(self.model, self._kernel, wave, held, self.config.microbatch)
+            self._loader.computed(wave, held, self._clock.now_s() - began_s)
             return [
                 self._answer(work, residency, scores)
                 for work, residency, scores in zip(wave, held, logits, strict=True)
@@ -354,7 +348,7 @@ class Engine:
         if not self._reuses:
             return self._unkept(work, "what was kept gave other scores")
         ref, ranked = self._checker.ref(work), bool(len(work.candidates))
-        loaded = self._tiers.load(ref, now_s) if ranked and ref.tokens else 0
+        loaded = self._loader.load(ref, len(work.candidates), now_s) if ranked and ref.tokens else 0
         residency = self._desk.open(ref, now_s, needed=ranked)
         residency.loaded = min(loaded, residency.cached)
         return residency

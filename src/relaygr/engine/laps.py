@@ -42,9 +42,12 @@ class Served:
     def prefix_bytes(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens) * self.page_tokens * self.token_bytes
 
-    def stored(self, tokens: int) -> Prefix | None:
-        """What a tier has of a prefix, already compared with it; None for nothing."""
-        return Stored(tokens, self.prefix_bytes(tokens)) if tokens else None
+    def stored(self, tokens: int, there: int = 0) -> Prefix | None:
+        """What a tier has of a prefix, already compared with it; None for nothing.
+
+        Its bytes are those of a copy to where the first `there` tokens are already.
+        """
+        return Stored(tokens, self.prefix_bytes(max(tokens - there, 0))) if tokens else None
 
     def recompute_s(self, tokens: int, cached: int) -> float:
         """What computing a prefix takes without a reload; for ever where no speed is known."""

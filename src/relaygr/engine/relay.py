@@ -144,11 +144,12 @@ class Relay:
                 owner,
                 ref,
                 served.stored(found.device),
-                served.stored(found.host),
+                served.stored(found.host, found.device),
                 began_s,
                 self._clock.now_s(),
                 min(deadline_s, began_s + self._holds.t_life_s),
-                served.recompute_s(ref.tokens, found.device),
+                # What neither has is computed either way, and counts for neither.
+                served.recompute_s(max(found), found.device),
                 appendable=True,
             )
             if decision.step in (Step.HOLD, Step.JOIN):

@@ -138,6 +138,7 @@ class EngineStats:
             counts once a request, however many passes a model needs that keeps nothing between passes.
         candidates: candidates scored.
         errors: requests refused or failed.
+        decisions: rankings that found something of their history, by what was done about the host's part.
     """
 
     full: int
@@ -147,3 +148,4 @@ class EngineStats:
     tokens_cached: int
     candidates: int
     errors: int
+    decisions: tuple[tuple[str, int], ...] = ()

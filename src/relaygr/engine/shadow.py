@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from relaygr.config.relay import RelayConfig
-from relaygr.engine.engine import Aside, Engine
+from relaygr.engine.aside import Aside
+from relaygr.engine.engine import Engine
 from relaygr.engine.jobs import ChunkTokens
 from relaygr.engine.requests import RankRequest, RankResult
 from relaygr.relay.shadow import ShadowBook

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+from relaygr.cache.chooser import Chooser, Found
 from relaygr.cache.interface import Refused, Stats
 from relaygr.cache.lease import ReadLease
 from relaygr.cache.tiered import TieredBooks
@@ -108,24 +109,44 @@ class Tiers:
         if loading is not None and self._carrier is not None:
             self._carrier.land(loading)
 
-    def load(self, ref: Ref, now_s: float) -> int:
-        """Bring what the host has more of `ref` to the device, all at once; returns the tokens brought."""
+    def load(
+        self, ref: Ref, now_s: float, candidates: int, chooser: Chooser, deadline_s: float = float("inf")
+    ) -> int:
+        """Bring what the host has more of `ref` to the device, as far as it is worth it; returns the tokens.
+
+        A load that has begun goes on, whatever the chooser would say now.
+        """
+        if self._carrier is None:
+            return 0
         found = self.readable(ref)
-        if found.host > found.device and self.load_step(ref, _WHOLE, now_s):
+        wanted = found.host
+        if (ref.tenant, ref.user) not in self._loading:
+            if not max(found):
+                return 0
+            layout = self.pool.layout
+            asked = Found(
+                ref.tokens, found.device, found.host, candidates, layout.token_bytes, layout.page_tokens
+            )
+            wanted = chooser.choose(asked, deadline_ms=1000 * (deadline_s - now_s)).tokens
+        if wanted > found.device and self.load_step(ref, _WHOLE, now_s, wanted):
             return max(self.readable(ref).device - found.device, 0)
         return 0
 
-    def load_step(self, ref: Ref, budget_bytes: int, now_s: float) -> bool:
-        """A part of that; True when there is nothing left to do, because it is done or because it failed."""
+    def load_step(self, ref: Ref, budget_bytes: int, now_s: float, tokens: int = _WHOLE) -> bool:
+        """Copy a part of what the host has more of the first `tokens` of `ref` to the device.
+
+        True when there is nothing left to do, because it is done or because it failed.
+        """
         if self._carrier is None:
             return True
         owner = ref.tenant, ref.user
         transfer = self._loading.get(owner)
         if transfer is None:
             found = self.readable(ref)
-            if found.host <= found.device:
+            wanted = min(found.host, tokens)
+            if wanted <= found.device:
                 return True
-            begun = self._carrier.load(ref, found.host, now_s, now_s + self._lease_s)
+            begun = self._carrier.load(ref, wanted, now_s, now_s + self._lease_s)
             if isinstance(begun, Refused):
                 return True
             transfer = self._loading[owner] = begun

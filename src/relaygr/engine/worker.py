@@ -104,8 +104,9 @@ class Worker:
             if done is False:
                 self._back(flight)
                 return
+            nbytes = turn.engine.copied_bytes[0] - copied
+            turn.engine.reloaded(nbytes, flight.reload_s)
             if relay is not None:
-                nbytes = turn.engine.copied_bytes[0] - copied
                 relay.reloaded(flight.owner, nbytes, flight.reload_s)
                 relay.stepped(flight.owner, turn.engine, flight.history)
             flight.reloaded = done is True

@@ -106,7 +106,7 @@ class Expander(Generic[K]):
 
         Args:
             device, host: what the tiers have of the user, whether it fits `ref` or not.
-            recompute_s: time to compute what the device lacks, if nothing is reloaded.
+            recompute_s: time to compute what a reload would bring.
             appendable: a part of a prefix may be extended instead of computed anew.
         """
         ready = _valid(device, ref)
