@@ -33,11 +33,13 @@ class Served:
         build: its name, whether it relays, its speed.
         token_bytes: of one token on the device, all layers.
         page_tokens: prefixes take whole pages.
+        host_token_bytes: of one token in host memory; 0 is as many as on the device.
     """
 
     build: Build
     token_bytes: int
     page_tokens: int
+    host_token_bytes: int = 0
 
     def prefix_bytes(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens) * self.page_tokens * self.token_bytes
@@ -45,6 +47,11 @@ class Served:
     def stored(self, tokens: int) -> Prefix | None:
         """What a tier has of a prefix, already compared with it; None for nothing."""
         return Stored(tokens, self.prefix_bytes(tokens)) if tokens else None
+
+    def in_host(self, tokens: int) -> Prefix | None:
+        """`stored` in host memory, where its bytes are those that are copied."""
+        nbytes = self.prefix_bytes(tokens) * (self.host_token_bytes or self.token_bytes) // self.token_bytes
+        return Stored(tokens, nbytes) if tokens else None
 
     def recompute_s(self, tokens: int, cached: int) -> float:
         """What computing a prefix takes without a reload; for ever where no speed is known."""
