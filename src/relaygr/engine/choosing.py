@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relaygr.cache.chooser import Chooser
+from relaygr.cache.host import Weigh
+from relaygr.cache.policy import Weight
 from relaygr.cache.speeds import Compute, Link, MeasuredCompute, MeasuredLink, Part
 from relaygr.core.clock import Clock
 from relaygr.core.state import Ref
@@ -31,6 +33,16 @@ def chooser_for(config: AnyConfig) -> Chooser:
     return Chooser(MeasuredLink(Link(_LINK_BYTES_PER_S)), MeasuredCompute(compute), _LAYERS)
 
 
+def weigh_by(chooser: Chooser, token_bytes: int) -> Weigh:
+    """What having a state in host memory saves, by the speeds of the moment; `token_bytes` are copied."""
+
+    def weigh(tokens: int, nbytes: int) -> Weight:
+        load_ms = chooser.link.copy_ms(tokens * token_bytes, 1)
+        return Weight(nbytes, tokens, chooser.compute.pass_ms(tokens, 0, 0), load_ms)
+
+    return weigh
+
+
 class Loader:
     """Loads for rankings what is quicker copied than computed, and learns from how long both take.
 
@@ -38,9 +50,8 @@ class Loader:
     where nothing overlaps the quickest way is one of the two that it knows. Runs where the engine runs.
     """
 
-    def __init__(self, tiers: Tiers, config: AnyConfig, clock: Clock) -> None:
-        self._tiers, self._clock = tiers, clock
-        self._chooser = chooser_for(config)
+    def __init__(self, tiers: Tiers, chooser: Chooser, clock: Clock) -> None:
+        self._tiers, self._clock, self._chooser = tiers, clock, chooser
 
     @property
     def decisions(self) -> tuple[tuple[str, int], ...]:

@@ -25,12 +25,12 @@ from relaygr.core.state import Ref
 from relaygr.engine.aside import Aside
 from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.checker import Checker
-from relaygr.engine.choosing import Loader
+from relaygr.engine.choosing import Loader, chooser_for, weigh_by
 from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency
-from relaygr.engine.tiers import NO_HOST, Readable, Tiers
+from relaygr.engine.tiers import NO_HOST, Readable, Tiers, format_of
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
@@ -66,7 +66,7 @@ class Engine:
         `host` sizes the tier below, which takes what the device has no room for.
 
         Raises:
-            ConfigError: the pool is smaller than one page.
+            ConfigError: the pool is smaller than one page, or the host format does not exist here.
         """
         settings = config or EngineConfig()
         self.config = settings
@@ -80,9 +80,12 @@ class Engine:
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
         self._checker = Checker(self.model, model_fp, settings)
-        self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
+        chooser = chooser_for(shape)
+        weigh = weigh_by(chooser, format_of(host, choice.dtype).token_bytes(self.layout))
+        self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host, weigh)
         self._desk = self._tiers.desk
-        self._loader = Loader(self._tiers, shape, self._clock)
+        self._loader = Loader(self._tiers, chooser, self._clock)
+        self.host_format = self._tiers.host_format
         self._lock = threading.Lock()
         self._reuses = True
         self._served = dict.fromkeys(Path, 0)
@@ -326,11 +329,9 @@ class Engine:
     def _step(self, work: Work, limit_tokens: int) -> Work:
         """The part of a prefetch that ends about `limit_tokens` behind what is cached."""
         ref = self._kept_ref(work)
-        return (
-            work
-            if ref is None
-            else self._checker.shorter(work, self._tiers.readable(ref).device, limit_tokens)
-        )
+        if ref is None:
+            return work
+        return self._checker.shorter(work, self._tiers.readable(ref).device, limit_tokens)
 
     def _kept_ref(self, work: Work) -> Ref | None:
         """What identifies a prefix that is kept between requests; None for one that is not."""
@@ -381,6 +382,7 @@ class Engine:
             tokens_provisional=provisional,
             unknown_ids=work.unknown,
             tokens_loaded=residency.loaded,
+            tokens_quantized=self._desk.quantized(residency),
         )
         shape = self.model.config
         return RankResult(shape.tasks, logits.float().numpy(), served, shape.regressions)
