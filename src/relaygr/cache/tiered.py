@@ -244,7 +244,9 @@ class TieredBooks(DeviceBooks):
     def _stored(self, entry: Entry) -> None:
         """An entry is in the host now: it leaves the device, unless a lease keeps it there."""
         if not self._ledger.any_pinned(entry.ids):
-            self._index.drop(identity(entry.ref))
+            key = identity(entry.ref)
+            self._index.drop(key)
+            self.margin.left(key, len(entry.pages) * self.page_bytes, entry.tokens)
 
     def _left_host(self, key: Identity) -> None:
         """The host has less of this identity than before."""
@@ -333,6 +335,7 @@ class TieredBooks(DeviceBooks):
             host.drop(key)
 
     def _evicted(self, entry: Entry) -> None:
+        super()._evicted(entry)
         in_host = self._host.match(entry.ref) if self._host is not None else 0
         self._lost += entry.tokens - in_host
 

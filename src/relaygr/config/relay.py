@@ -25,6 +25,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
             measuring what it is good for.
         h_relay_share, h_relay_bytes: the bound on device bytes of live prefixes, as a share of
             `engine.device_bytes`, or in bytes if not 0.
+        h_relay_split: `static` keeps that bound; `adaptive` moves it to where a miss costs less, between
+            signals that find no room and visits that find their state gone.
         len_bucket_tokens: a shortened history is a multiple of this.
         epsilon_limit: largest difference between cached and uncached scores; `auto` is 1e-5 of the scores'
             scale in fp32, and measured when the model is loaded for other types.
@@ -45,6 +47,7 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     reuse: bool = True
     h_relay_share: float = 0.5
     h_relay_bytes: int = 0
+    h_relay_split: Literal["static", "adaptive"] = "static"
     len_bucket_tokens: int = 128
     epsilon_limit: float | Literal["auto"] = "auto"
     shadow_rate: float = 0.01

@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 
 from relaygr.cache.interface import Stats
+from relaygr.cache.margin import Missed
 from relaygr.config.relay import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import Clock, MonotonicClock
@@ -271,6 +272,11 @@ class Engine:
     def copied_bytes(self) -> tuple[int, int]:
         """From and to host memory."""
         return self._tiers.copied_bytes
+
+    def missed(self) -> list[Missed]:
+        """Visits since the last call whose states a little more device memory would have kept."""
+        with self._lock:
+            return self._tiers.books.margin.take()
 
     def cache_stats(self) -> Stats:
         """Pages by state; free + pinned + evictable = total."""
