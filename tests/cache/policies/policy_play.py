@@ -15,10 +15,22 @@ def weight(nbytes: int, rec_ms: float = 1.0) -> Weight:
 
 
 class Play:
-    """A tier of `capacity` bytes that holds nothing; `hits` says of each visit whether the key was here."""
+    """A tier of `capacity` bytes that holds nothing; `hits` says of each visit whether the key was here.
 
-    def __init__(self, policy: Policy[Any], capacity: int, *, forget_victims: bool = False) -> None:
-        self.policy, self.capacity, self.forget_victims = policy, capacity, forget_victims
+    With `forget_victims`, the policy knows nothing of what has left. With `insert_first`, a newcomer is put
+    in its place before others leave for it.
+    """
+
+    def __init__(
+        self,
+        policy: Policy[Any],
+        capacity: int,
+        *,
+        forget_victims: bool = False,
+        insert_first: bool = False,
+    ) -> None:
+        self.policy, self.capacity = policy, capacity
+        self.forget_victims, self.insert_first = forget_victims, insert_first
         self.sizes: dict[Hashable, int] = {}
         self.used = 0
         self.hits: list[bool] = []
@@ -29,9 +41,15 @@ class Play:
         hit = key in self.sizes
         self.hits.append(hit)
         if not hit and nbytes <= self.capacity:
+            if self.insert_first:
+                self.policy.insert(key, weight(nbytes, rec_ms))
+                self.policy.park(key)
             while self.used + nbytes > self.capacity:
                 self.evict()
-            self.policy.insert(key, weight(nbytes, rec_ms))
+            if self.insert_first:
+                self.policy.unpark(key)
+            else:
+                self.policy.insert(key, weight(nbytes, rec_ms))
             self.sizes[key] = nbytes
             self.used += nbytes
         return hit
