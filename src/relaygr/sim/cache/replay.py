@@ -135,8 +135,7 @@ class _Tier:
             else:
                 known = min(here, same, length)
                 # What is there stays if all that was asked for is the beginning of it.
-                if known < length:
-                    self._grow(user, length, size, cost)
+                if known < length and self._grow(user, length, size, cost):
                     self.stored += length - known
             reused.append(known)
         return reused
@@ -148,7 +147,8 @@ class _Tier:
         self._put(user, length, size, cost)
         self.stored += length
 
-    def _grow(self, user: int, length: int, size: int, cost: float) -> None:
+    def _grow(self, user: int, length: int, size: int, cost: float) -> bool:
+        """Replace what is there; if that does not fit, nothing of it stays."""
         more = size - self._bytes[user]
         if more > self._free:
             # Not in its own place.
@@ -160,8 +160,9 @@ class _Tier:
                 self.dropped += self.held.pop(user)
                 self._free += self._bytes.pop(user)
                 self._policy.remove(user)
-                return
+                return False
         self._put(user, length, size, cost)
+        return True
 
     def _put(self, user: int, length: int, size: int, cost: float) -> None:
         self._free -= size - self._bytes.get(user, 0)
