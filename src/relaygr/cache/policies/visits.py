@@ -2,65 +2,54 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Generic
 
+from relaygr.cache.policies.memory import Memory
 from relaygr.cache.policy import K
 
 
 class Visits(Generic[K]):
     """Counts of visits, halved each `halve_ops` visits but never below 1.
 
-    Those of keys that are not here are remembered for the `entries` that were here or visited last.
+    Those of keys that are not here are remembered for `entries` of them.
     Cost: O(1); a count is halved when it is read, so that no call pays for all.
     """
 
-    __slots__ = ("_entries", "_gone", "_halve_ops", "_here", "_total")
+    __slots__ = ("_counts", "_halve_ops", "_total")
 
     def __init__(self, entries: int, halve_ops: int) -> None:
-        self._entries, self._halve_ops = entries, halve_ops
-        self._here: dict[K, tuple[int, int]] = {}  # count, and the halvings that it has seen
-        self._gone: OrderedDict[K, tuple[int, int]] = OrderedDict()
+        self._counts: Memory[K, tuple[int, int]] = Memory(entries)  # and the halvings that a count has seen
+        self._halve_ops = halve_ops
         self._total = 0
 
-    def __len__(self) -> int:
-        """Keys remembered that are not here."""
-        return len(self._gone)
+    @property
+    def ghosts(self) -> int:
+        return self._counts.ghosts
 
     def count(self, key: K) -> int:
         """0 for a key never visited, or no longer remembered."""
-        counted = self._here.get(key) or self._gone.get(key)
-        if counted is None:
-            return 0
-        return max(1, counted[0] >> (self._total // self._halve_ops - counted[1]))
+        counted = self._counts.get(key)
+        return 0 if counted is None else max(1, counted[0] >> (self._halvings - counted[1]))
 
     def add(self, key: K) -> int:
         """One more visit; returns the count."""
         count = self.count(key) + 1
         self._total += 1
-        counted = (count, self._total // self._halve_ops)
-        if key in self._here:
-            self._here[key] = counted
-        else:
-            self._remember(key, counted)
+        self._counts.set(key, (count, self._halvings))
         return count
 
     def came(self, key: K) -> int:
         """It is here now, after one visit at least; returns the count."""
         count = max(1, self.count(key))
-        self._gone.pop(key, None)
-        self._here[key] = (count, self._total // self._halve_ops)
+        self._counts.came(key, (count, self._halvings))
         return count
 
     def left(self, key: K) -> None:
-        self._remember(key, self._here.pop(key))
+        self._counts.left(key)
 
     def forget(self, key: K) -> None:
-        self._here.pop(key, None)
-        self._gone.pop(key, None)
+        self._counts.forget(key)
 
-    def _remember(self, key: K, counted: tuple[int, int]) -> None:
-        self._gone[key] = counted
-        self._gone.move_to_end(key)
-        if len(self._gone) > self._entries:
-            self._gone.popitem(last=False)
+    @property
+    def _halvings(self) -> int:
+        return self._total // self._halve_ops
