@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from relaygr.cache.policies import DEFAULT, POLICIES, PolicySettings
+from relaygr.cache.policies import DEFAULT, POLICIES
 from relaygr.cli.cache_options import (
     FromFiles,
     Generated,
@@ -21,6 +21,7 @@ from relaygr.cli.cache_options import (
     Priced,
     Prices,
     listed,
+    naming,
     open_trace,
     parse_capacities,
 )
@@ -30,7 +31,7 @@ from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.compare import Comparison, compare
 from relaygr.sim.cache.curve import check_policies, draw, stock_of
-from relaygr.sim.cache.hits import Costs
+from relaygr.sim.cache.hits import PLAIN_COSTS
 from relaygr.sim.cache.requests import write_requests
 
 # Of three layers of four heads of 128 + 128 in two bytes an element.
@@ -80,19 +81,17 @@ def curve_command(
     _check_sizes(token_bytes, page_tokens)
     with Console(stderr=True).status("reading") as status:
         trace = open_trace(source, generated)
-        try:
+        with naming(""):
             curve = draw(
                 trace,
                 names,
                 sizes,
                 costs=costs,
-                settings=knob or PolicySettings(),
+                settings=knob,
                 token_bytes=token_bytes,
                 page_tokens=page_tokens,
                 progress=_shown(status),
             )
-        except ConfigError as error:
-            raise ConfigError(f"--{error.path}", str(error).removeprefix(f"{error.path}: ")) from error
     write_json(json, curve)
     print_curve(Console(), curve)
     return 0
@@ -110,8 +109,8 @@ def policies_command(
 ) -> int:
     """Print the cost-hit of all policies at four capacities, without one-time users and with them.
 
-    Exit status 1 if the default is more than a point behind the best or behind LRU anywhere, or less than five
-    points before LRU at the smallest capacity beside one-time users.
+    Exit status 1 if the default is more than a point behind the best or behind LRU anywhere, or less than
+    five points before LRU at the smallest capacity beside one-time users.
 
     Parameters
     ----------
@@ -134,7 +133,7 @@ def policies_command(
                 replace(spec, seed=seed),
                 names,
                 costs=costs,
-                settings=knob or PolicySettings(),
+                settings=knob,
                 progress=_shown(status),
             )
             found.append(one)
@@ -161,16 +160,14 @@ def trace_command(
     with Console(stderr=True).status("generating"):
         trace = open_trace(source, generated)
         write_requests(out, trace)
-    print_stock(Console(), stock_of(trace, Costs(), token_bytes))
+    print_stock(Console(), stock_of(trace, PLAIN_COSTS, token_bytes))
     return 0
 
 
 def _policies(text: str) -> tuple[str, ...]:
     names = POLICIES if text.strip() == "all" else listed("--policies", text)
-    try:
+    with naming(""):
         check_policies(names)
-    except ConfigError as error:
-        raise ConfigError("--policies", str(error).removeprefix("policies: ")) from error
     return names
 
 
