@@ -39,7 +39,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.t1 * tokens + self.t2 * (tokens * cached + tokens * (tokens + 1) / 2)
 
 
-# As the published traces are priced: a token of a history of 8,192 sees as much as it computes.
+# Of a history of 8,192, the tokens and the pairs cost the same.
 PLAIN_COSTS = Costs()
 
 
