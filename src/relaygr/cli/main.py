@@ -26,6 +26,7 @@ _COMMANDS = {
     "plan": "plan:plan_app",
     "train": "train:train_app",
     "simulate": "simulate:simulate_app",
+    "cache": "cache:cache_app",
     "import": "importing:import_app",
     "eval": "evaluate:eval_app",
     "verify": "verify:verify_command",
