@@ -85,6 +85,7 @@ class DeviceBooks(StateCache):
             pages=entry.pages[:count],
             pins=entry.ids[:count],
             tokens=tokens,
+            rounded_tokens=min(entry.rounded_tokens, tokens),
             clean_tail=tokens % self.page_tokens == 0 or (tokens == entry.tokens and not entry.dirty_tail),
         )
         self._ledger.pin(lease.pins)
@@ -124,6 +125,7 @@ class DeviceBooks(StateCache):
             pages=kept + taken,
             pins=as_ids(kept + taken + copied),
             tokens=ref.tokens,
+            rounded_tokens=min(entry.rounded_tokens, reused) if entry is not None else 0,
             ref=ref,
             reused_tokens=reused,
             fresh=taken[len(copied) :],
@@ -142,7 +144,8 @@ class DeviceBooks(StateCache):
             self._overdue += not lease.cancelled
             self.release(lease)
             return False
-        self._index.put(Entry(lease.ref, lease.pages, as_ids(lease.pages)))
+        pages = lease.pages
+        self._index.put(Entry(lease.ref, pages, as_ids(pages), rounded_tokens=lease.rounded_tokens))
         self.release(lease)
         return True
 

@@ -32,12 +32,14 @@ class Entry:
         ref: the content that the pages hold.
         pages: page ids in token order; `ids` are the same as an array.
         dirty_tail: slots behind the last token may hold rows of a writer that has not published.
+        rounded_tokens: behind these no row came back rounded from a lower tier.
     """
 
     ref: Ref
     pages: tuple[int, ...]
     ids: PageIds
     dirty_tail: bool = False
+    rounded_tokens: int = 0
 
     @property
     def tokens(self) -> int:

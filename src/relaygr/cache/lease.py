@@ -39,6 +39,8 @@ class Lease:
         pins: every page this lease pins.
         tokens: rows covered by `pages`.
         expires_s: from then on `sweep` may reclaim the pages.
+        rounded_tokens: of the rows that are there, the ones behind so many never came back rounded from a
+            lower tier.
         live: False once the lease has ended; a holder that may be late checks it before touching the pages.
     """
 
@@ -49,6 +51,7 @@ class Lease:
     pages: tuple[int, ...]
     pins: PageIds = field(repr=False)
     tokens: int
+    rounded_tokens: int = 0
     live: bool = field(default=True, init=False)
 
     def release(self) -> None:

@@ -27,6 +27,8 @@ class TieredBooks(DeviceBooks):
 
     Args:
         host_bytes: what the host tier may take; rounded down to whole chunks.
+        host_token_bytes: of one token in the host tier; 0 is as many as on the device.
+        host_rounds: what comes back from the host is not quite what was stored.
         run_chunk_tokens: its unit of allocation, a multiple of `page_tokens`.
         layout_id: of the bytes; entries of another layout are never served.
         store_timeout_s: a store that takes longer is swept.
@@ -42,6 +44,8 @@ class TieredBooks(DeviceBooks):
         lease_ttl_s: float,
         *,
         host_bytes: int = 0,
+        host_token_bytes: int = 0,
+        host_rounds: bool = False,
         run_chunk_tokens: int = 1024,
         layout_id: str = "",
         store_timeout_s: float = 1.0,
@@ -49,7 +53,11 @@ class TieredBooks(DeviceBooks):
         super().__init__(pages, page_tokens, page_bytes, lease_ttl_s)
         if run_chunk_tokens < 1 or run_chunk_tokens % page_tokens:
             raise ValueError(f"run_chunk_tokens: {run_chunk_tokens} must be a multiple of {page_tokens}")
-        self._chunk_bytes = page_bytes * (run_chunk_tokens // page_tokens)
+        if host_token_bytes < 0:
+            raise ValueError(f"host_token_bytes: {host_token_bytes} must not be negative")
+        chunk_pages = run_chunk_tokens // page_tokens
+        self._chunk_bytes = host_token_bytes * run_chunk_tokens or page_bytes * chunk_pages
+        self._host_rounds = host_rounds
         chunks = host_bytes // self._chunk_bytes
         if host_bytes and chunks < 1:
             raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
@@ -85,7 +93,7 @@ class TieredBooks(DeviceBooks):
             return device, None
         here = longest_match(entry.ref, ref) if entry is not None else 0
         missing = max(0, longest_match(copy.ref, ref) - here)
-        return device, KvPrefix(copy.ref, missing * (self.page_bytes // self.page_tokens))
+        return device, KvPrefix(copy.ref, missing * (self._chunk_bytes // self._host.chunk_tokens))
 
     def moving(self, ref: Ref) -> Plan | None:
         """The transfer of this identity that is in flight and may still become visible."""
@@ -113,6 +121,8 @@ class TieredBooks(DeviceBooks):
             return lease
         self._host.pin(source)
         start = lease.reused_tokens
+        if self._host_rounds:
+            lease.rounded_tokens = tokens
         plan = LoadPlan(
             ticket=self._flights.next_ticket(),
             ref=target,

@@ -73,6 +73,7 @@ class Ranking(Placed, frozen=True, kw_only=True):
         order: positions of the best candidates by the first task, if `top_k` asked for them.
         path: `hit`, `resumed`, `full`, or `truncated` to meet the deadline.
         tokens_cached, tokens_computed, served_tokens: history tokens, by where they came from, and in all.
+        tokens_quantized: of those cached, up to the last that was rounded in host memory.
         unknown_ids: ids that the model's tables do not hold.
         model: fingerprint of the weights.
         queue_ms, compute_ms: in the server.
@@ -91,6 +92,7 @@ class Ranking(Placed, frozen=True, kw_only=True):
     queue_ms: float
     compute_ms: float
     order: list[int] | None = None
+    tokens_quantized: int = 0
 
 
 class Profile(Answer, frozen=True, kw_only=True):

@@ -114,6 +114,11 @@ class HostConfig(Section, frozen=True, kw_only=True):
         spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
         spill_queue_max: spills that wait.
         checksum_share: of the pages of a state, how many are checked when it is reloaded; 0 checks none.
+        host_dtype: of the states in it; `same` keeps the device's bytes. Others hold more users, and answers
+            that rest on them say so: their scores differ by the drift of the format.
+        quant_scale: who shares a scale in `int8` and `fp8`. A `page_head` would be rounded anew with every
+            token that is added, so that a state that is spilled again and again would drift.
+        drift_limit: a format is refused if it moves a probability of the served model further than this.
     """
 
     PATH: ClassVar[str] = "host"
@@ -127,6 +132,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "spill_min_reuse": Range(0, 1),
         "spill_queue_max": Range(1, 65_536),
         "checksum_share": Range(0, 1),
+        "drift_limit": Range(0, 1, open_low=True),
     }
 
     host_bytes: int = GIB
@@ -138,6 +144,15 @@ class HostConfig(Section, frozen=True, kw_only=True):
     spill_min_reuse: float = 0.2
     spill_queue_max: int = 64
     checksum_share: float = 0.01
+    host_dtype: Literal["same", "bf16", "int8", "fp8"] = "same"
+    quant_scale: Literal["token_head", "page_head"] = "token_head"
+    drift_limit: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quant_scale != "token_head":
+            message = f"{self.quant_scale!r} would drift with every spill; must be 'token_head'"
+            raise ConfigError(self.key("quant_scale"), message)
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

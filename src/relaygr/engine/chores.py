@@ -37,7 +37,10 @@ class Chores:
 
     def ranked(self, job: RankJob, result: RankResult, engine: Engine) -> None:
         """A ranking is over; some of those that used the cache are scored again."""
-        if result.served.tokens_cached and not job.truncated and len(self._waiting) < _SHADOWS_MAX:
+        served = result.served
+        # Rounded in host memory it differs by the drift of the format, which says nothing about the cache.
+        comparable = served.tokens_cached and not served.tokens_quantized and not job.truncated
+        if comparable and len(self._waiting) < _SHADOWS_MAX:
             shadow = self._shadows.pick(job.request, result, engine)
             if shadow is not None:
                 with self._lock:

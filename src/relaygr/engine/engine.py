@@ -66,7 +66,7 @@ class Engine:
         `host` sizes the tier below, which takes what the device has no room for.
 
         Raises:
-            ConfigError: the pool is smaller than one page.
+            ConfigError: the pool is smaller than one page, or the host format does not exist here.
         """
         settings = config or EngineConfig()
         self.config = settings
@@ -82,6 +82,7 @@ class Engine:
         self._checker = Checker(self.model, model_fp, settings)
         self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
         self._desk = self._tiers.desk
+        self.host_format = self._tiers.host_format
         self._loader = Loader(self._tiers, shape, self._clock)
         self._lock = threading.Lock()
         self._reuses = True
@@ -326,11 +327,9 @@ class Engine:
     def _step(self, work: Work, limit_tokens: int) -> Work:
         """The part of a prefetch that ends about `limit_tokens` behind what is cached."""
         ref = self._kept_ref(work)
-        return (
-            work
-            if ref is None
-            else self._checker.shorter(work, self._tiers.readable(ref).device, limit_tokens)
-        )
+        if ref is None:
+            return work
+        return self._checker.shorter(work, self._tiers.readable(ref).device, limit_tokens)
 
     def _kept_ref(self, work: Work) -> Ref | None:
         """What identifies a prefix that is kept between requests; None for one that is not."""
@@ -381,6 +380,7 @@ class Engine:
             tokens_provisional=provisional,
             unknown_ids=work.unknown,
             tokens_loaded=residency.loaded,
+            tokens_quantized=self._desk.quantized(residency),
         )
         shape = self.model.config
         return RankResult(shape.tasks, logits.float().numpy(), served, shape.regressions)

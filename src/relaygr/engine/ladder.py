@@ -46,14 +46,14 @@ def ladders(config: AnyConfig, max_candidates: int, dense: bool) -> list[list[La
     few, some, many = (min(count, limit) for count in (_FEW, _SOME, _MANY))
     found = []
     for events in _lengths(longest, dense):
-        ranked = _Climb(config, f"ranked-{events}", events)
+        ranked = Climb(config, f"ranked-{events}", events)
         ladder = [ranked.rank(some), ranked.rank(few), ranked.rank(many)]
         if room:
             ladder += [ranked.longer(more).rank(some), ranked.longer(chunk).rank(0)]
             ladder += [ranked.longer(more).rank(few), ranked.longer(chunk).rank(0)]
         rung = [Ladder(ranked.user, events, tuple(ladder))]
         if events < longest:
-            inferred = _Climb(config, f"inferred-{events}", events)
+            inferred = Climb(config, f"inferred-{events}", events)
             rung.append(Ladder(inferred.user, events, (inferred.rank(0), inferred.rank(many))))
         found.append(rung)
     return found
@@ -65,19 +65,19 @@ def _lengths(longest: int, dense: bool) -> list[int]:
     return sorted(found)
 
 
-class _Climb:
-    """Requests of a user whose history grows; ids that every model knows."""
+class Climb:
+    """Requests of a user whose history grows; ids that every model knows. `seed` defaults to `events`."""
 
-    def __init__(self, config: AnyConfig, user: str, events: int) -> None:
+    def __init__(self, config: AnyConfig, user: str, events: int, seed: int | None = None) -> None:
         self.user = user
         self._config = config
-        self._random = np.random.default_rng(events)
+        self._random = np.random.default_rng(events if seed is None else seed)
         self._time_s = _START_S
         tables = config.slot_tables if isinstance(config, HstuConfig) else ()
         slots = [table.first for table in tables] or [0] * len(config.contextual)
         self._history = UserHistory(user, *self._events(events), tenant_name=TENANT, contextual=slots)
 
-    def longer(self, events: int) -> _Climb:
+    def longer(self, events: int) -> Climb:
         self._history = self._history.append(*self._events(events))
         return self
 

@@ -33,21 +33,26 @@ class Served:
         build: its name, whether it relays, its speed.
         token_bytes: of one token on the device, all layers.
         page_tokens: prefixes take whole pages.
+        host_token_bytes: of one token in host memory; 0 is as many as on the device.
     """
 
     build: Build
     token_bytes: int
     page_tokens: int
+    host_token_bytes: int = 0
 
     def prefix_bytes(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens) * self.page_tokens * self.token_bytes
 
-    def stored(self, tokens: int, there: int = 0) -> Prefix | None:
-        """What a tier has of a prefix, already compared with it; None for nothing.
+    def stored(self, tokens: int) -> Prefix | None:
+        """What a tier has of a prefix, already compared with it; None for nothing."""
+        return Stored(tokens, self.prefix_bytes(tokens)) if tokens else None
 
-        Its bytes are those of a copy to where the first `there` tokens are already.
-        """
-        return Stored(tokens, self.prefix_bytes(max(tokens - there, 0))) if tokens else None
+    def in_host(self, tokens: int, there: int = 0) -> Prefix | None:
+        """`stored` in host memory, where its bytes are those that a copy behind `there` tokens moves."""
+        nbytes = self.prefix_bytes(max(tokens - there, 0))
+        moved = nbytes * (self.host_token_bytes or self.token_bytes) // self.token_bytes
+        return Stored(tokens, moved) if tokens else None
 
     def recompute_s(self, tokens: int, cached: int) -> float:
         """What computing a prefix takes without a reload; for ever where no speed is known."""

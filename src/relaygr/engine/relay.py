@@ -144,7 +144,7 @@ class Relay:
                 owner,
                 ref,
                 served.stored(found.device),
-                served.stored(found.host, found.device),
+                served.in_host(found.host, found.device),
                 began_s,
                 self._clock.now_s(),
                 min(deadline_s, began_s + self._holds.t_life_s),

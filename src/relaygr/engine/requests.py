@@ -84,6 +84,8 @@ class PrefetchResult:
         tokens_left: of a `prefetch_chunk`, what is still missing.
         unknown_ids: ids outside the model's tables, served as the tables say.
         tokens_loaded: of those cached, how many were brought from host memory for this request.
+        tokens_quantized: of those cached, up to the last that came back rounded from host memory, now or
+            before; 0 if all are as the model computed them.
     """
 
     path: Path
@@ -96,6 +98,7 @@ class PrefetchResult:
     tokens_left: int = 0
     unknown_ids: int = 0
     tokens_loaded: int = 0
+    tokens_quantized: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,11 @@ class ResidencyDesk:
             undo.pop_all()
         return Residency(paged, reused, "", ref, write)
 
+    @staticmethod
+    def quantized(residency: Residency) -> int:
+        """Of the cached tokens, up to the last that came back rounded from host memory."""
+        return residency.lease.rounded_tokens if residency.lease is not None else 0
+
     def keep(self, residency: Residency, now_s: float) -> str:
         """Publish what was computed and let go; returns why the prefix is not cached, or ""."""
         lease, ref = residency.lease, residency.ref

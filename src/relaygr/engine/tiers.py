@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
+
 from relaygr.cache.chooser import Chooser, Found
 from relaygr.cache.interface import Refused, Stats
 from relaygr.cache.lease import ReadLease
@@ -16,6 +18,8 @@ from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Hit, Ref
 from relaygr.engine.residency import ResidencyDesk
 from relaygr.engine.transfer import Carrier, Loading, Mover, Storing
+from relaygr.memory.format import HostFormat
+from relaygr.memory.formats import SAME, host_format
 from relaygr.memory.host import HostPool
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
@@ -35,7 +39,11 @@ class Readable(NamedTuple):
 
 
 class Tiers:
-    """All methods run where the engine runs; nothing of a user is left behind by `forget`."""
+    """All methods run where the engine runs; nothing of a user is left behind by `forget`.
+
+    Attributes:
+        host_format: how states lie in host memory; exact without a host tier.
+    """
 
     def __init__(
         self, layout: KvLayout, device_bytes: int, lease_s: float, host: HostConfig = NO_HOST
@@ -43,8 +51,10 @@ class Tiers:
         """Take `device_bytes` of device memory and, if there is that much, `host.host_bytes` of the host's.
 
         Raises:
-            ConfigError: the device pool is smaller than a page or cannot be had, or chunks are not pages.
+            ConfigError: the device pool is smaller than a page or cannot be had, chunks are not pages, or the
+                host format does not exist for the device's dtype.
         """
+        self.host_format = format_of(host, layout.dtype)
         chunk, page = host.run_chunk_tokens, layout.page_tokens
         if host.host_bytes and chunk % page:
             raise ConfigError("host.run_chunk_tokens", f"{chunk} must be a multiple of {page}, a page")
@@ -58,7 +68,7 @@ class Tiers:
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise ConfigError("engine.device_bytes", f"{device_bytes} cannot be had: {reason}") from error
-        self.books, self._carrier = _below(layout, pages, lease_s, host, self.pool)
+        self.books, self._carrier = _below(layout, pages, lease_s, host, self.host_format, self.pool)
         self.desk = ResidencyDesk(self.books, self.pool, lease_s)
         self._lease_s = lease_s
         self._held: dict[Owner, ReadLease] = {}
@@ -68,6 +78,11 @@ class Tiers:
     @property
     def has_host(self) -> bool:
         return self._carrier is not None
+
+    @property
+    def host_token_bytes(self) -> int:
+        """That a copy of one token reads or writes in host memory."""
+        return self.host_format.token_bytes(self.pool.layout)
 
     @property
     def copied_bytes(self) -> tuple[int, int]:
@@ -123,10 +138,8 @@ class Tiers:
         if (ref.tenant, ref.user) not in self._loading:
             if not max(found):
                 return 0
-            layout = self.pool.layout
-            asked = Found(
-                ref.tokens, found.device, found.host, candidates, layout.token_bytes, layout.page_tokens
-            )
+            page, nbytes = self.pool.layout.page_tokens, self.host_token_bytes
+            asked = Found(ref.tokens, found.device, found.host, candidates, nbytes, page)
             wanted = chooser.choose(asked, deadline_ms=1000 * (deadline_s - now_s)).tokens
         if wanted > found.device and self.load_step(ref, _WHOLE, now_s, wanted):
             return max(self.readable(ref).device - found.device, 0)
@@ -205,8 +218,22 @@ class Tiers:
         return wanted if stats.free_pages < wanted else 0
 
 
+def format_of(host: HostConfig, dtype: torch.dtype) -> HostFormat:
+    """How `host` keeps states that have `dtype` on the device; as they are where there is no host tier.
+
+    Raises:
+        ConfigError: torch has no such type here, or the device's has more than 32 bits.
+    """
+    if not host.host_bytes:
+        return SAME
+    try:
+        return host_format(host.host_dtype, dtype)
+    except ValueError as error:
+        raise ConfigError("host.host_dtype", f"{host.host_dtype!r}: {error}") from error
+
+
 def _below(
-    layout: KvLayout, pages: int, lease_s: float, host: HostConfig, pool: PagePool
+    layout: KvLayout, pages: int, lease_s: float, host: HostConfig, form: HostFormat, pool: PagePool
 ) -> tuple[TieredBooks, Carrier | None]:
     """The books, and what copies between the tiers; without a host tier where its memory cannot be had."""
 
@@ -217,8 +244,10 @@ def _below(
             layout.page_bytes,
             lease_s,
             host_bytes=host_bytes,
+            host_token_bytes=form.token_bytes(layout),
+            host_rounds=not form.exact,
             run_chunk_tokens=host.run_chunk_tokens if host_bytes else layout.page_tokens,
-            layout_id=layout.layout_id,
+            layout_id=form.layout_id(layout),
             store_timeout_s=lease_s,
         )
 
@@ -226,7 +255,7 @@ def _below(
         return books(0), None
     try:
         tiered = books(host.host_bytes)
-        memory = HostPool(layout, tiered.host_tokens)
+        memory = HostPool(layout, tiered.host_tokens, form)
     except (RuntimeError, ValueError, MemoryError) as error:
         log.warning("no host tier: %s", str(error).splitlines()[0])
         return books(0), None

@@ -15,7 +15,7 @@ class Transfer(ABC):
     """The copy of one plan; its pages and chunks must be the mover's whenever a part runs.
 
     Attributes:
-        bytes_total, bytes_done: keys and values, all layers.
+        bytes_total, bytes_done: keys and values, all layers, as they lie in host memory.
         copies: made so far; one per part and stretch that is adjacent on both sides.
         damaged: what lies in host memory is not what was stored; nothing of it may be published.
     """
@@ -26,7 +26,7 @@ class Transfer(ABC):
         self._pool, self._host = pool, host
         self._place = pool.place(plan.pages)
         self._token, self._end = plan.start, plan.start + plan.tokens
-        self.bytes_total = plan.tokens * pool.layout.token_bytes
+        self.bytes_total = plan.tokens * host.token_bytes
         self.bytes_done = self.copies = 0
         self.damaged = False
 
@@ -47,7 +47,8 @@ class Transfer(ABC):
             for piece in self._host.pieces(self._place, self.plan.runs, token, end - token):
                 self._copy(piece)
                 self.copies += 1
-            self.bytes_done += (end - token) * layout.token_bytes
+            self._copied(end)
+            self.bytes_done += (end - token) * self._host.token_bytes
             self._token = end
         return self.done
 
@@ -57,6 +58,16 @@ class Transfer(ABC):
 
     @abstractmethod
     def _copy(self, piece: Piece) -> None: ...
+
+    @abstractmethod
+    def _copied(self, end: int) -> None:
+        """After the rows up to `end` are copied."""
+
+    def _host_crc(self, first: int, stored: int) -> int:
+        """Of the page that begins at token `first` of `stored`; a page never spans two runs."""
+        rows = min(self._pool.layout.page_tokens, stored - first)
+        run = next(run for run in self.plan.runs if first < run.start + run.tokens)
+        return self._host.crc(run.offset + first - run.start, rows)
 
 
 class Loading(Transfer):
@@ -75,7 +86,7 @@ class Loading(Transfer):
         plan, size = self.plan, self._pool.layout.page_tokens
         while self._unchecked and self._unchecked[-1].page * size < end:
             page, crc = self._unchecked.pop()
-            if self._crc(page * size) != crc:
+            if self._host_crc(page * size, self._stored) != crc:
                 self.damaged = True
                 return
         if self._token == plan.start:
@@ -87,18 +98,16 @@ class Loading(Transfer):
     def _copy(self, piece: Piece) -> None:
         self._host.load(self._pool, piece)
 
-    def _crc(self, first: int) -> int:
-        """Of the stored rows of the page that begins at token `first`; a page never spans two runs."""
-        rows = min(self._pool.layout.page_tokens, self._stored - first)
-        run = next(run for run in self.plan.runs if first < run.start + run.tokens)
-        return self._host.crc(run.offset + first - run.start, rows)
+    def _copied(self, end: int) -> None:
+        """Nothing is left to do: what was read was checked before."""
 
 
 class Storing(Transfer):
     """Device to host.
 
     Attributes:
-        sums: checksums of the sampled pages so far, of what the device held.
+        sums: checksums of the sampled pages so far: of what the device held, which also finds a copy that
+            went wrong, or of what the host holds where that is rounded.
     """
 
     plan: StorePlan
@@ -111,11 +120,24 @@ class Storing(Transfer):
         self._sampled.reverse()
 
     def _prepare(self, end: int) -> None:
+        if self._host.format.exact:
+            self._sum(end)
+
+    def _copied(self, end: int) -> None:
+        if not self._host.format.exact:
+            self._sum(end)
+
+    def _sum(self, end: int) -> None:
         size = self._pool.layout.page_tokens
         while self._sampled and self._sampled[-1] * size < end:
             page = self._sampled.pop()
-            rows = min(size, self._end - page * size)
-            self.sums += (PageSum(page, page_crc(self._pool, self.plan.pages[page], rows)),)
+            self.sums += (PageSum(page, self._crc(page)),)
+
+    def _crc(self, page: int) -> int:
+        size = self._pool.layout.page_tokens
+        if not self._host.format.exact:
+            return self._host_crc(page * size, self._end)
+        return page_crc(self._pool, self.plan.pages[page], min(size, self._end - page * size))
 
     def _copy(self, piece: Piece) -> None:
         self._host.store(self._pool, piece)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from relaygr.cache.interface import HostRun
+from relaygr.memory.format import HostFormat
+from relaygr.memory.formats import SAME
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool, Placement
 
@@ -24,23 +26,26 @@ class Piece(NamedTuple):
 
 
 class HostPool:
-    """Keys [Y, H, tokens, A] and values [Y, H, tokens, E], allocated once; pages are mapped on first use.
+    """Keys and values [Y, H, tokens, W], allocated once; pages are mapped on first use.
+
+    `format` says what a row is; as on the device W is A for keys, E for values. `layout` is the device's.
 
     Changes: only the rows named. Who may touch which rows is decided elsewhere. Never pinned memory.
-    Raises: ValueError for sizes and ranges that do not fit.
+    Raises: ValueError for sizes and ranges that do not fit, and for a format whose rows share scales.
     """
 
-    def __init__(self, layout: KvLayout, tokens: int) -> None:
+    def __init__(self, layout: KvLayout, tokens: int, format: HostFormat = SAME) -> None:
         if tokens < 1:
             raise ValueError(f"tokens: {tokens} must be at least 1")
-        self.layout, self.tokens = layout, tokens
+        self.layout, self.tokens, self.format = layout, tokens, format
+        self.token_bytes = format.token_bytes(layout)
         shape = (layout.layers, layout.heads, tokens)
-        self.keys = torch.empty((*shape, layout.qk_dim), dtype=layout.dtype)
-        self.values = torch.empty((*shape, layout.v_dim), dtype=layout.dtype)
+        self.keys = format.empty(shape, layout.qk_dim, layout.dtype)
+        self.values = format.empty(shape, layout.v_dim, layout.dtype)
 
     @property
     def nbytes(self) -> int:
-        return self.tokens * self.layout.token_bytes
+        return self.tokens * self.token_bytes
 
     def pieces(self, place: Placement, runs: Sequence[HostRun], start: int, tokens: int) -> Iterator[Piece]:
         """Tokens [start, start + tokens) in as few copies as there are stretches adjacent on both sides.
@@ -59,13 +64,15 @@ class HostPool:
         """Pool to host: one copy of keys and one of values, on all layers and heads at once."""
         _, rows, device_row, host_row = piece
         for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
-            mine.narrow(2, host_row, rows).copy_(theirs.flatten(2, 3).narrow(2, device_row, rows))
+            source = theirs.flatten(2, 3).narrow(2, device_row, rows)
+            self.format.encode(source, mine.narrow(2, host_row, rows))
 
     def load(self, pool: PagePool, piece: Piece) -> None:
         """Host to pool: one copy of keys and one of values, on all layers and heads at once."""
         _, rows, device_row, host_row = piece
         for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
-            theirs.flatten(2, 3).narrow(2, device_row, rows).copy_(mine.narrow(2, host_row, rows))
+            target = theirs.flatten(2, 3).narrow(2, device_row, rows)
+            self.format.decode(mine.narrow(2, host_row, rows), target)
 
     def crc(self, host_row: int, rows: int) -> int:
         """Checksum of `rows` rows of host memory, over all layers and heads."""
@@ -73,7 +80,7 @@ class HostPool:
 
 
 def page_crc(pool: PagePool, page: int, rows: int) -> int:
-    """Checksum of the first `rows` rows of a page: equal to `HostPool.crc` of the same rows."""
+    """Checksum of the first `rows` rows of a page: equal to an exact `HostPool`'s `crc` of the same rows."""
     return _crc(pool.keys[:, :, page, :rows], pool.values[:, :, page, :rows])
 
 

@@ -51,6 +51,7 @@ def rank_answer(body: wire.RankBody, job: RankJob, result: RankResult, request_i
         queue_ms=round((job.started_s - job.queued_s) * 1000, 3),
         compute_ms=round((job.done_s - job.started_s) * 1000, 3),
         order=None if body.top_k is None else result.order()[: body.top_k].tolist(),
+        tokens_quantized=served.tokens_quantized,
     )
 
 

@@ -16,6 +16,7 @@ from relaygr.config.settings import Config, EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
+from relaygr.engine.drift import check_drift, say_format
 from relaygr.engine.laps import Served as RelayedModel
 from relaygr.engine.shadow import FP32_EPSILON
 from relaygr.kernels.select import Choice, choose
@@ -68,7 +69,7 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
             profile slots is refused.
 
     Raises:
-        ConfigError: the folder or the file in it is wrong.
+        ConfigError: the folder or the file in it is wrong, or the host format moves the scores too far.
         BackendError: the model gives scores that are not finite.
         HttpError: other profile slots.
     """
@@ -91,6 +92,9 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
                     "with stored events beyond could not be ranked; restart the service on it instead",
                 )
         like = before.known if old == new else None
+    if before is None:
+        say_format(engine, config.host)
+    check_drift(engine, config.host)
     epsilon = warm(engine)
     served = Served(engine, path, time.time(), speed(engine, config, like), epsilon)
     log.info("model %s of %s is warm", served.model, path or f"preset {config.serving.preset}")
@@ -105,7 +109,9 @@ def relayed(served: Served, config: RelayConfig) -> RelayedModel:
     build = Build(served.model, enabled, cacheable)
     if known is not None:
         build = known.build(served.model, enabled, cacheable)
-    return RelayedModel(build, engine.layout.token_bytes, engine.layout.page_tokens)
+    layout = engine.layout
+    host_token_bytes = engine.host_format.token_bytes(layout)
+    return RelayedModel(build, layout.token_bytes, layout.page_tokens, host_token_bytes)
 
 
 def _largest_action(shape: AnyConfig) -> int:

@@ -113,6 +113,7 @@ class RankAnswer(Struct, frozen=True, omit_defaults=True):
     queue_ms: float
     compute_ms: float
     order: list[int] | None = None
+    tokens_quantized: int = 0
 
 
 class ProfileAnswer(Struct, frozen=True):
