@@ -1,5 +1,6 @@
 """The digest chain against the vectors of its definition; the longest match against a plain oracle."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -7,7 +8,7 @@ from cache_content import FP, chain, oracle, pack
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relaygr.cache.digests import DigestChain, blake2b_128, longest_match
+from relaygr.cache.digests import DigestChain, blake2b_128, cut, longest_match
 from relaygr.core.ids import Tenant, UserId
 
 
@@ -153,6 +154,25 @@ def test_longest_match_equals_the_oracle(
     match = longest_match(stored, wanted)
     assert match == oracle(stored, wanted)
     assert stored.records[: match * 8] == wanted.records[: match * 8]
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 7, 8, 9])
+@pytest.mark.parametrize("collide", [False, True])
+def test_growth_is_the_same_whole_and_in_slices(tokens: int, collide: bool) -> None:
+    """However the records are held, and whether digests say anything or not."""
+    function = (lambda data: b"") if collide else blake2b_128
+    long = chain([list(range(12))], hash_function=function).ref()
+    held = chain([list(range(tokens))], hash_function=function).ref()
+    part = cut(long, tokens, function)
+    writable = replace(held, records=memoryview(bytearray(held.records)))
+    for stored in (held, part, writable):
+        assert longest_match(stored, long) == longest_match(long, stored) == tokens
+    changed = bytearray(long.records)
+    changed[8 * (tokens - 1)] ^= 1
+    for data in (bytes(changed), changed):
+        other = replace(long, records=memoryview(data))
+        for stored in (held, part, writable):
+            assert longest_match(stored, other) == tokens - 1
 
 
 def test_empty_prefix() -> None:

@@ -63,8 +63,7 @@ class Loader:
         began_s = self._clock.now_s()
         loaded = self._tiers.load(ref, now_s, candidates, self._chooser)
         if loaded:
-            token_bytes = self._tiers.pool.layout.token_bytes
-            self.copied(loaded * token_bytes, self._clock.now_s() - began_s)
+            self.copied(loaded * self._tiers.host_token_bytes, self._clock.now_s() - began_s)
         return loaded
 
     def copied(self, nbytes: int, seconds: float) -> None:

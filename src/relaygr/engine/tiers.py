@@ -90,6 +90,11 @@ class Tiers:
         return self._carrier is not None
 
     @property
+    def host_token_bytes(self) -> int:
+        """That a copy of one token reads or writes in host memory."""
+        return self.host_format.token_bytes(self.pool.layout)
+
+    @property
     def copied_bytes(self) -> tuple[int, int]:
         """From and to host memory."""
         carrier = self._carrier
@@ -143,10 +148,8 @@ class Tiers:
         if (ref.tenant, ref.user) not in self._loading:
             if not max(found):
                 return 0
-            layout = self.pool.layout
-            asked = Found(
-                ref.tokens, found.device, found.host, candidates, layout.token_bytes, layout.page_tokens
-            )
+            page, nbytes = self.pool.layout.page_tokens, self.host_token_bytes
+            asked = Found(ref.tokens, found.device, found.host, candidates, nbytes, page)
             wanted = chooser.choose(asked, deadline_ms=1000 * (deadline_s - now_s)).tokens
         if wanted > found.device and self.load_step(ref, _WHOLE, now_s, wanted):
             return max(self.readable(ref).device - found.device, 0)
