@@ -48,7 +48,7 @@ class Margin:
             self.forget(next(iter(self._left)))
 
     def asked(self, key: Identity) -> None:
-        """Room is made for the state of a visit; what leaves for it comes later than what the visit missed."""
+        """Room is made for the state of a visit; what leaves for it must not push out what it missed."""
         found = self._left.get(key)
         if found is not None:
             self.forget(key)
