@@ -134,7 +134,7 @@ def bench_drift(spec: DriftSpec, progress: Callable[[str], None] = lambda text: 
     progress("load times")
     shape = model.config
     layout = KvLayout(shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, PAGE_TOKENS)
-    loads = load_ms(layout, found)
+    loads = load_ms(layout, found, LOAD_TOKENS)
     rows = [_row(spec, layout, *each) for each in zip(found, drifts, cycled, loads, strict=True)]
     return DriftReport(
         cpu=cpu_model(),
@@ -156,7 +156,7 @@ def bench_drift(spec: DriftSpec, progress: Callable[[str], None] = lambda text: 
     )
 
 
-def load_ms(layout: KvLayout, found: Sequence[HostFormat], tokens: int = LOAD_TOKENS) -> list[float]:
+def load_ms(layout: KvLayout, found: Sequence[HostFormat], tokens: int) -> list[float]:
     """Median time of bringing `tokens` tokens, keys and values of all layers, from each format into pages."""
     shape = (layout.layers, layout.heads, tokens)
     generator = torch.Generator().manual_seed(0)
