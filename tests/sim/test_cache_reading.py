@@ -20,7 +20,9 @@ from relaygr.sim.cache.reader import Format, read_trace
 from relaygr.sim.cache.requests import read_requests, write_requests
 from relaygr.sim.cache.trace import Trace
 
-HEADER = "user_id,video_id,date,hourmin,time_ms,is_click,is_like,long_view,play_time_ms,duration_ms,is_rand,tab"
+HEADER = (
+    "user_id,video_id,date,hourmin,time_ms,is_click,is_like,long_view,play_time_ms,duration_ms,is_rand,tab"
+)
 
 
 def rows(trace: Trace) -> list[tuple[int, int, int, int]]:
@@ -132,7 +134,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_trace([], "auto", Visits())
     with pytest.raises(ConfigError, match="2 are given, a trace of requests is one"):
         read_trace([cut, bad], "requests", Visits())
-    with pytest.raises(ConfigError, match="--out: .* cannot be written"):
+    with pytest.raises(ConfigError, match=r"--out: .* cannot be written"):
         write_requests(tmp_path / "empty" / "below", generate(TraceSpec(users=5)))
 
 
@@ -161,7 +163,8 @@ def test_a_request_an_event_and_a_window(tmp_path: Path) -> None:
     file = kuairand(tmp_path / "log.csv", *((1, at, 1000 * at) for at in range(14)))
     visits = Visits(events_per_request=1, max_length=8, slide=0.5)
     assert [(length, same) for _, _, length, same in rows(read_trace([file], "kuairand", visits))] == [
-        (1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (8, 7), (5, 0), (6, 5), (7, 6), (8, 7), (5, 0),
+        (1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 5), (7, 6), (8, 7),
+        (5, 0), (6, 5), (7, 6), (8, 7), (5, 0),
     ]  # fmt: skip
 
 
@@ -196,16 +199,16 @@ def test_the_same_events_in_every_form(tmp_path: Path) -> None:
     table = synthesize(SynthSpec(users=12, mean_length=60, items=64, clusters=4))
     write_events(tmp_path / "set", table, name="a", source="b", licence="c")
     order = np.argsort(table.timestamps, kind="stable")
-    events = [
-        (int(table.user_index[at]), int(table.item_ids[at]), int(table.timestamps[at])) for at in order
-    ]
+    events = [(int(table.user_index[at]), int(table.item_ids[at]), int(table.timestamps[at])) for at in order]
     csv = lines(tmp_path / "e.csv", "user_id,item_id,timestamp", *(",".join(map(str, one)) for one in events))
     log = kuairand(tmp_path / "log.csv", *((user, item, 1000 * at) for user, item, at in events))
     found = {
         form: read_trace([path], "auto", Visits())
         for form, path in (("dataset", tmp_path / "set"), ("csv", csv), ("kuairand", log))
     }
-    shapes = {form: sorted((t, length, same) for t, _, length, same in rows(one)) for form, one in found.items()}
+    shapes = {
+        form: sorted((t, length, same) for t, _, length, same in rows(one)) for form, one in found.items()
+    }
     assert shapes["dataset"] == shapes["csv"] == shapes["kuairand"]
     assert len(found["csv"]) > 50
 
@@ -232,7 +235,13 @@ def test_bad_logs(tmp_path: Path, form: Format, text: str, words: str) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("events_per_request", 0), ("gap_min", 0.0), ("max_length", 0), ("slide", 1.5), ("gap_min", float("nan"))],
+    [
+        ("events_per_request", 0),
+        ("gap_min", 0.0),
+        ("max_length", 0),
+        ("slide", 1.5),
+        ("gap_min", float("nan")),
+    ],
 )
 def test_bad_visits(field: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"visits\.{field}: .* must be in "):

@@ -82,8 +82,7 @@ def test_what_a_policy_is_told() -> None:
     assert policy.touched == [0, 1, 0, 2, 1]
     cost = [one + one * (one + 1) / 2 / 4096 for one in (100, 110, 60)]
     full, grown, other = (
-        Weight(nbytes, nbytes, rec, 0.5 * nbytes)
-        for nbytes, rec in zip((100, 110, 60), cost, strict=True)
+        Weight(nbytes, nbytes, rec, 0.5 * nbytes) for nbytes, rec in zip((100, 110, 60), cost, strict=True)
     )
     # 1 leaves for 2, then 0 for 1.
     assert policy.said == [(0, full), (1, full), (0, grown), (2, other), (1, full)]
