@@ -154,6 +154,11 @@ def test_tiers_reach_as_far_as_they_hold_together() -> None:
     assert apart.curve.point("lru", "with disk").replay.hits.all.request_hit == 1
 
 
+def test_a_full_user_is_as_long_as_the_longest_of_the_trace() -> None:
+    assert planned(Tiers()).full_user_bytes == 48 * MIB
+    assert planned(Tiers(full_tokens=512)).full_user_bytes == 30 * 32 * 6 * KIB  # 939 tokens
+
+
 def test_eight_bits_below_hold_more_users() -> None:
     same, int8 = planned(Tiers(host_bytes=120 * MIB)), planned(Tiers(host_bytes=120 * MIB, host_dtype="int8"))
     assert int8.lower_token_bytes == 3 * 4 * 2 * 130
