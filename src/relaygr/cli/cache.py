@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from relaygr.cache.policies import DEFAULT, POLICIES
+from relaygr.cache.policies import DEFAULT
 from relaygr.cli.cache_options import (
     FromFiles,
     Generated,
@@ -20,17 +20,17 @@ from relaygr.cli.cache_options import (
     MadeUp,
     Priced,
     Prices,
-    listed,
     naming,
     open_trace,
     parse_capacities,
+    parse_policies,
 )
 from relaygr.cli.cache_tables import print_comparison, print_curve, print_stock
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.compare import Comparison, compare
-from relaygr.sim.cache.curve import check_policies, draw, stock_of
+from relaygr.sim.cache.curve import draw, stock_of
 from relaygr.sim.cache.hits import PLAIN_COSTS
 from relaygr.sim.cache.requests import write_requests
 
@@ -75,7 +75,7 @@ def curve_command(
         Also write everything to this file.
     """
     check_file("--json", json)
-    names = _policies(policies)
+    names = parse_policies("--policies", policies)
     sizes = parse_capacities("--capacities", capacities)
     costs = (prices or Priced()).costs()
     _check_sizes(token_bytes, page_tokens)
@@ -122,20 +122,17 @@ def policies_command(
         Also write everything to this file.
     """
     check_file("--json", json)
-    names = _policies(policies)
+    names = parse_policies("--policies", policies)
     if not 1 <= seeds <= 1000:
         raise ConfigError("--seeds", f"{seeds} must be in [1, 1000]")
     spec, costs = (generated or Generated()).spec(), (prices or Priced()).costs()
     console, found = Console(), []
     with Console(stderr=True).status("generating") as status:
         for seed in range(spec.seed, spec.seed + seeds):
-            one = compare(
-                replace(spec, seed=seed),
-                names,
-                costs=costs,
-                settings=knob,
-                progress=_shown(status),
-            )
+            with naming(""):
+                one = compare(
+                    replace(spec, seed=seed), names, costs=costs, settings=knob, progress=_shown(status)
+                )
             found.append(one)
             print_comparison(console, one)
     write_json(json, PoliciesReport(comparisons=tuple(found)))
@@ -162,13 +159,6 @@ def trace_command(
         write_requests(out, trace)
     print_stock(Console(), stock_of(trace, PLAIN_COSTS, token_bytes))
     return 0
-
-
-def _policies(text: str) -> tuple[str, ...]:
-    names = POLICIES if text.strip() == "all" else listed("--policies", text)
-    with naming(""):
-        check_policies(names)
-    return names
 
 
 def _check_sizes(token_bytes: int, page_tokens: int) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from relaygr.cache.policies import PolicySettings
+from relaygr.cache.policies import POLICIES, PolicySettings
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.curve import Capacity
@@ -190,6 +190,15 @@ def listed(option: str, text: str) -> tuple[str, ...]:
         if parts.count(part) > 1:
             raise ConfigError(option, f"{part!r} stands more than once")
     return parts
+
+
+def parse_policies(option: str, text: str) -> tuple[str, ...]:
+    """Names of policies, or all of them; ConfigError for others."""
+    names = POLICIES if text.strip() == "all" else listed(option, text)
+    for name in names:
+        if name not in POLICIES:
+            raise ConfigError(option, f"{name!r} is none of {', '.join(POLICIES)}")
+    return names
 
 
 def parse_capacities(option: str, text: str) -> list[Capacity]:

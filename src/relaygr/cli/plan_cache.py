@@ -14,10 +14,10 @@ from relaygr.cli.cache_options import (
     Generated,
     Knobs,
     MadeUp,
-    listed,
     naming,
     open_trace,
     parse_capacities,
+    parse_policies,
     parse_size,
 )
 from relaygr.cli.plan_cache_tables import print_plan
@@ -122,9 +122,11 @@ def cache_command(
             full_tokens=made.max_length,
             staging_tokens=staging_tokens,
         )
+        for room in tiers.rooms(shape):
+            room.check()
     load = _load(calibration, t1_ms, t2_ms, candidates)
     ways = _ways(tiers, link_gb_s, disk_gb_s, fix_ms, queue_ms)
-    names, sizes = listed("--policies", policies), parse_capacities("--capacities", capacities)
+    names, sizes = parse_policies("--policies", policies), parse_capacities("--capacities", capacities)
     with Console(stderr=True).status("reading") as status, naming(""):
         plan = plan_cache(
             shape,

@@ -20,7 +20,10 @@ def print_plan(console: Console, plan: CachePlan) -> None:
     if plan.links:
         console.print(_links(plan))
     else:
-        console.print("From which length on a copy is worth it needs --calibration, or --t1-ms and --t2-ms.")
+        console.print(
+            "From which length on a copy is worth it needs --calibration, or --t1-ms and --t2-ms.",
+            soft_wrap=True,
+        )
     console.print(
         "users: with what the trace's users take on average; with host, with disk: the tier and those above "
         "it, in bytes of the device's format; break-even: from so many tokens on, copying a whole history is "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from relaygr.cache.policies import PolicySettings
 from relaygr.cache.speeds import Compute, Link
@@ -29,7 +30,7 @@ class Tiers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         disk_bytes, host_bytes: 0 for no such tier.
         mode: `exclusive` tiers hold each user once; in `inclusive` ones the lower holds all of the upper.
         page_tokens, run_chunk_tokens: units of the device, and of host and disk.
-        full_tokens: the longest history.
+        full_tokens: the longest history, if none of the trace's is longer.
         staging_tokens: that a staging buffer takes.
     """
 
@@ -145,6 +146,7 @@ def plan_cache(
     Raises:
         ConfigError: naming what is wrong.
     """
+    tiers = replace(tiers, full_tokens=max(tiers.full_tokens, int(trace.length.max())))
     token_bytes, below = shape.token_bytes(tiers.dtype), shape.token_bytes(tiers.lower_dtype)
     rooms = tiers.rooms(shape)
     held = tuple(tier_of(room, tiers.full_tokens, trace.peaks) for room in rooms)

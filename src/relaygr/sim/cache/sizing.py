@@ -58,6 +58,13 @@ class Room:
     token_bytes: int
     unit_tokens: int
 
+    def check(self) -> None:
+        """Raise ConfigError if it is smaller than one unit."""
+        unit = self.unit_tokens * self.token_bytes
+        if self.nbytes < unit:
+            reason = f"{self.nbytes} is less than {self.unit_tokens} tokens, {unit}"
+            raise ConfigError(f"tiers.{self.name}_bytes", reason)
+
     def user_bytes(self, tokens: int) -> int:
         return -(-tokens // self.unit_tokens) * self.unit_tokens * self.token_bytes
 
@@ -111,11 +118,8 @@ def tier_of(room: Room, full_tokens: int, peaks: Ints) -> Tier:
     Raises:
         ConfigError: it is smaller than one unit.
     """
+    room.check()
     unit = room.unit_tokens * room.token_bytes
-    if room.nbytes < unit:
-        raise ConfigError(
-            f"{room.name}_bytes", f"{room.nbytes} is less than {room.unit_tokens} tokens, {unit}"
-        )
     units = int((-(-peaks // room.unit_tokens)).sum())
     held = room.nbytes // unit
     return Tier(
