@@ -67,12 +67,21 @@ class Trial(Generic[K]):
     def __init__(
         self, name: str, capacity_bytes: int, weigh: Callable[[int], Weight], settings: PolicySettings
     ) -> None:
-        self.name, self.capacity_bytes = name, capacity_bytes
+        self.name = name
         self.used_bytes = 0
         self.saved_ms = 0.0
         self._weigh = weigh
         self._policy = make(name, capacity_bytes, settings)
         self._here: dict[K, Weight] = {}
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._policy.capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, nbytes: int) -> None:
+        """What is here stays until the next that comes needs room."""
+        self._policy.capacity_bytes = nbytes
 
     def visit(self, key: K, weight: Weight) -> int:
         """A request for a history of this weight, kept afterwards if it fits; returns the tokens reused."""

@@ -22,9 +22,15 @@ class WTinyLfu(Segmented[K]):
         self._probation: Segment[K] = Segment()
         self._protected: Segment[K] = Segment()
         self._sketch = Sketch(settings.ghost_entries)
-        self._window_bytes = settings.window_share * capacity_bytes
-        self._main_bytes = capacity_bytes - self._window_bytes
-        self._protected_bytes = settings.protected_share * self._main_bytes
+        self._window_share, self._protected_share = settings.window_share, settings.protected_share
+
+    @property
+    def _window_bytes(self) -> float:
+        return self._window_share * self.capacity_bytes
+
+    @property
+    def _main_bytes(self) -> float:
+        return self.capacity_bytes - self._window_bytes
 
     def touch(self, key: K) -> None:
         self._sketch.add(key)
@@ -71,7 +77,7 @@ class WTinyLfu(Segmented[K]):
             self._move(key, self._probation)
 
     def _demote(self) -> None:
-        while self._protected.nbytes > self._protected_bytes:
+        while self._protected.nbytes > self._protected_share * self._main_bytes:
             key = self._protected.first()
             if key is None:
                 return
