@@ -16,10 +16,11 @@ from relaygr.cache.policy import K, Weight
 # Users of mean size that a sampled tier must hold until its cost-hit is within two points of the whole
 # tier's. Parts of a tier, and ranks by size, want more of them than recency does.
 ENOUGH_USERS = 30.0
-_ENOUGH_USERS = dict.fromkeys(("slru", "s3fifo", "sieve", "wtinylfu", "gdsf_cost"), 100.0) | {"gdsf": 300.0}
+_ENOUGH_USERS = dict.fromkeys(("slru", "s3fifo", "sieve", "wtinylfu", "gdsf_cost"), 100.0)
+_ENOUGH_USERS |= dict.fromkeys(("lirs", "gdsf"), 300.0)
 # What these do depends on the few newest entries, which leave a tier within seconds and its image in a
 # sample, where newcomers are rare, within minutes.
-_NEVER_ENOUGH = ("lru2", "lirs", "tlru")
+_NEVER_ENOUGH = ("lru2", "tlru")
 _USERS_REMEMBERED = 1024  # at least, for the mean of their sizes
 _USERS_COUNTED = 100  # of the sample, before its part of the users is believed to be another than asked for
 
