@@ -62,17 +62,19 @@ class WTinyLfu(Segmented[K]):
         self._admit()
 
     def _is_refused(self, candidate: K, victim: K) -> bool:
-        """Within its share, the window gives nothing up."""
-        full = self._window.nbytes > self._window_bytes
-        return full and self._sketch.estimate(candidate) < self._sketch.estimate(victim)
+        """A window that has room for another like its oldest gives nothing up."""
+        if self._window.nbytes + self._window.size(candidate) <= self._window_bytes:
+            return False
+        return self._sketch.estimate(candidate) < self._sketch.estimate(victim)
 
     def _admit(self) -> None:
-        """What the window has too much goes to the main part while there is room in it."""
-        while self._window.nbytes > self._window_bytes:
+        """What the window has too much goes to the main part while there is room in it, but for the last."""
+        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
             key = self._window.first()
-            if key is None or self._probation.nbytes + self._protected.nbytes + self._window.size(key) > (
-                self._main_bytes
-            ):
+            if key is None:
+                return
+            main = self._probation.nbytes + self._protected.nbytes
+            if main + self._window.size(key) > self._main_bytes:
                 return
             self._move(key, self._probation)
 
