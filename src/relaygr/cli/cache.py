@@ -103,6 +103,7 @@ def policies_command(
     *,
     policies: str = "all",
     seeds: int = 1,
+    token_bytes: int = _TOKEN_BYTES,
     json: Path | None = None,
     generated: MadeUp = None,
     prices: Prices = None,
@@ -119,6 +120,8 @@ def policies_command(
         Names between commas, or all; the default and lru must be among them.
     seeds: int
         Traces, from --seed on.
+    token_bytes: int
+        Of a history token; ratios are the same whatever it is.
     json: Path | None
         Also write everything to this file.
     """
@@ -128,12 +131,18 @@ def policies_command(
         raise ConfigError("--seeds", f"{seeds} must be in [1, 1000]")
     spec, costs = (generated or Generated()).spec(), (prices or Priced()).costs()
     settings = check_knobs(knob)
+    _check_sizes(token_bytes, 1)
     console, found = Console(), []
     with Console(stderr=True).status("generating") as status:
         for seed in range(spec.seed, spec.seed + seeds):
             with naming(""):
                 one = compare(
-                    replace(spec, seed=seed), names, costs=costs, settings=settings, progress=_shown(status)
+                    replace(spec, seed=seed),
+                    names,
+                    costs=costs,
+                    settings=settings,
+                    token_bytes=token_bytes,
+                    progress=_shown(status),
                 )
             found.append(one)
             print_comparison(console, one)
