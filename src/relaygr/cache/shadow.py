@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,7 +13,14 @@ from relaygr.cache.distinct import Distinct
 from relaygr.cache.policies import PolicySettings, make
 from relaygr.cache.policy import K, Weight
 
+# Users of mean size that a sampled tier must hold until its cost-hit is within two points of the whole
+# tier's. Parts of a tier, and ranks by size, want more of them than recency does.
 ENOUGH_USERS = 30.0
+_ENOUGH_USERS = dict.fromkeys(("slru", "s3fifo", "sieve", "wtinylfu", "gdsf_cost"), 100.0)
+_ENOUGH_USERS |= dict.fromkeys(("lirs", "gdsf"), 300.0)
+# What these do depends on the few newest entries, which leave a tier within seconds and its image in a
+# sample, where newcomers are rare, within minutes.
+_NEVER_ENOUGH = ("lru2", "tlru")
 _USERS_REMEMBERED = 1024  # at least, for the mean of their sizes
 _USERS_COUNTED = 100  # of the sample, before its part of the users is believed to be another than asked for
 
@@ -25,6 +33,7 @@ class ShadowReport:
         visits: of the sample, since counting began.
         saved_ms, whole_ms: of computing, with the tier; and what there would be to compute without one.
         users_held: of mean size, in the sample's part of the capacity.
+        users_needed: for the sample to say what the whole tier would do; infinite where no sample does.
     """
 
     policy: str
@@ -32,16 +41,22 @@ class ShadowReport:
     saved_ms: float
     whole_ms: float
     users_held: float
+    users_needed: float
 
     @property
     def is_enough(self) -> bool:
-        """Below this the sample is too small: a few long histories decide."""
-        return self.users_held >= ENOUGH_USERS
+        """Else the sample is too small: a few histories decide what it says."""
+        return self.users_held >= self.users_needed
 
     @property
     def cost_hit(self) -> float:
         """The share that is saved; 0 before the first visit."""
         return self.saved_ms / self.whole_ms if self.whole_ms else 0.0
+
+
+def users_needed(name: str) -> float:
+    """Users of mean size that a sampled tier must hold under this policy; infinite if no number will do."""
+    return math.inf if name in _NEVER_ENOUGH else _ENOUGH_USERS.get(name, ENOUGH_USERS)
 
 
 class Trial(Generic[K]):
@@ -53,12 +68,21 @@ class Trial(Generic[K]):
     def __init__(
         self, name: str, capacity_bytes: int, weigh: Callable[[int], Weight], settings: PolicySettings
     ) -> None:
-        self.name, self.capacity_bytes = name, capacity_bytes
+        self.name = name
         self.used_bytes = 0
         self.saved_ms = 0.0
         self._weigh = weigh
         self._policy = make(name, capacity_bytes, settings)
         self._here: dict[K, Weight] = {}
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._policy.capacity_bytes
+
+    @capacity_bytes.setter
+    def capacity_bytes(self, nbytes: int) -> None:
+        """What is here stays until the next that comes needs room."""
+        self._policy.capacity_bytes = nbytes
 
     def visit(self, key: K, weight: Weight) -> int:
         """A request for a history of this weight, kept afterwards if it fits; returns the tokens reused."""
@@ -184,7 +208,9 @@ class ShadowPolicies(Generic[K]):
         mean = self._sizes_bytes / len(self._sizes) if self._sizes else 0.0
         held = self._capacity_bytes / mean if mean else 0.0
         return tuple(
-            ShadowReport(trial.name, self._visits, trial.saved_ms, self._whole_ms, held)
+            ShadowReport(
+                trial.name, self._visits, trial.saved_ms, self._whole_ms, held, users_needed(trial.name)
+            )
             for trial in self._trials
         )
 

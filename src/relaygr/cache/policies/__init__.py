@@ -39,6 +39,8 @@ DEFAULT = "gd_cost"
 def make(name: str, capacity_bytes: int, settings: PolicySettings | None = None) -> Policy[Any]:
     """An empty policy for a tier of so many bytes; its keys may be of any one hashable type.
 
+    Its `capacity_bytes` may be set anew at any time; those that divide it go by the new one from then on.
+
     Raises: ValueError for a name that is not in `POLICIES`.
     """
     maker = _MAKERS.get(name)

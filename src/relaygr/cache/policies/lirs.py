@@ -25,7 +25,11 @@ class Lirs(Segmented[K]):
         self._stack: OrderedDict[K, None] = OrderedDict()  # last visit last
         self._gone: OrderedDict[K, bool] = OrderedDict()  # in the stack but not here; visited since?
         self._ghost_entries = settings.ghost_entries
-        self._low_bytes = capacity_bytes - settings.resident_share * capacity_bytes
+        self._low_share = 1 - settings.resident_share
+
+    @property
+    def _low_bytes(self) -> float:
+        return self._low_share * self.capacity_bytes
 
     def touch(self, key: K) -> None:
         segment = self._where.get(key)

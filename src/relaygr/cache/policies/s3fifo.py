@@ -26,9 +26,16 @@ class S3Fifo(Segmented[K]):
         self._ghosts: Ghosts[K] = Ghosts(settings.ghost_entries)
         self._visits: dict[K, int] = {}
         self._promote_at = settings.promote_at
-        self._small_bytes = settings.small_share * capacity_bytes
-        self._main_bytes = capacity_bytes - self._small_bytes
+        self._small_share = settings.small_share
         self._filling = True
+
+    @property
+    def _main_bytes(self) -> float:
+        return self.capacity_bytes - self._small_bytes
+
+    @property
+    def _small_bytes(self) -> float:
+        return self._small_share * self.capacity_bytes
 
     def touch(self, key: K) -> None:
         if key in self._visits:

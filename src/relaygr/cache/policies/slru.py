@@ -17,7 +17,7 @@ class Slru(Segmented[K]):
         super().__init__(capacity_bytes)
         self._probation: Segment[K] = Segment()
         self._protected: Segment[K] = Segment()
-        self._protected_bytes = settings.protected_share * capacity_bytes
+        self._protected_share = settings.protected_share
 
     def touch(self, key: K) -> None:
         segment = self._where.get(key)
@@ -40,7 +40,7 @@ class Slru(Segmented[K]):
         self._put(key, nbytes, self._probation)
 
     def _demote(self) -> None:
-        while self._protected.nbytes > self._protected_bytes:
+        while self._protected.nbytes > self._protected_share * self.capacity_bytes:
             key = self._protected.first()
             if key is None:
                 return

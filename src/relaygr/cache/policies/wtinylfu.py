@@ -22,9 +22,15 @@ class WTinyLfu(Segmented[K]):
         self._probation: Segment[K] = Segment()
         self._protected: Segment[K] = Segment()
         self._sketch = Sketch(settings.ghost_entries)
-        self._window_bytes = settings.window_share * capacity_bytes
-        self._main_bytes = capacity_bytes - self._window_bytes
-        self._protected_bytes = settings.protected_share * self._main_bytes
+        self._window_share, self._protected_share = settings.window_share, settings.protected_share
+
+    @property
+    def _window_bytes(self) -> float:
+        return self._window_share * self.capacity_bytes
+
+    @property
+    def _main_bytes(self) -> float:
+        return self.capacity_bytes - self._window_bytes
 
     def touch(self, key: K) -> None:
         self._sketch.add(key)
@@ -56,22 +62,24 @@ class WTinyLfu(Segmented[K]):
         self._admit()
 
     def _is_refused(self, candidate: K, victim: K) -> bool:
-        """Within its share, the window gives nothing up."""
-        full = self._window.nbytes > self._window_bytes
-        return full and self._sketch.estimate(candidate) < self._sketch.estimate(victim)
+        """A window that has room for another like its oldest gives nothing up."""
+        if self._window.nbytes + self._window.size(candidate) <= self._window_bytes:
+            return False
+        return self._sketch.estimate(candidate) < self._sketch.estimate(victim)
 
     def _admit(self) -> None:
-        """What the window has too much goes to the main part while there is room in it."""
-        while self._window.nbytes > self._window_bytes:
+        """What the window has too much goes to the main part while there is room in it, but for the last."""
+        while self._window.nbytes > self._window_bytes and len(self._window) > 1:
             key = self._window.first()
-            if key is None or self._probation.nbytes + self._protected.nbytes + self._window.size(key) > (
-                self._main_bytes
-            ):
+            if key is None:
+                return
+            main = self._probation.nbytes + self._protected.nbytes
+            if main + self._window.size(key) > self._main_bytes:
                 return
             self._move(key, self._probation)
 
     def _demote(self) -> None:
-        while self._protected.nbytes > self._protected_bytes:
+        while self._protected.nbytes > self._protected_share * self._main_bytes:
             key = self._protected.first()
             if key is None:
                 return
