@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from relaygr.cache.policies import POLICIES
+from relaygr.cache.policies import POLICIES, PolicySettings
 from relaygr.cli.cache import PoliciesReport
+from relaygr.cli.cache_options import KNOBS, check_knobs
 from relaygr.cli.main import main
-from relaygr.sim.cache.curve import Curve
+from relaygr.sim.cache.curve import Capacity, Curve, draw
+from relaygr.sim.cache.generator import TraceSpec, generate
 
 FEW = ("--users", "120")
 
@@ -105,6 +108,17 @@ def test_knobs_of_policies(tmp_path: Path) -> None:
     assert one.points[0].replay != other.points[0].replay
 
 
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_every_knob_has_limits_and_runs_at_them(end: str) -> None:
+    assert set(KNOBS) == {one.name for one in fields(PolicySettings)}
+    trace = generate(TraceSpec(users=25))
+    for name, limit in KNOBS.items():
+        whole = isinstance(getattr(PolicySettings(), name), int)
+        value = getattr(limit, end)
+        knobs = check_knobs(replace(PolicySettings(), **{name: int(value) if whole else value}))
+        draw(trace, POLICIES, [Capacity("10%", share=0.1)], settings=knobs)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -128,6 +142,9 @@ def test_knobs_of_policies(tmp_path: Path) -> None:
         (("curve", "--trace", "none.jsonl", "--users", 5), "--trace: none.jsonl and --users exclude"),
         (("curve", "--trace", "x", "--events-per-request", 0), "--events-per-request: 0 must be in"),
         (("curve", "--json", "/"), "--json: / is a folder"),
+        (("curve", "--knob.freq-cap", 0), "--knob.freq-cap: 0 must be in [1, 1000000]"),
+        (("curve", "--knob.ghost-halve-ops", 0), "--knob.ghost-halve-ops: 0 must be in"),
+        (("policies", "--knob.small-share", 1.5), "--knob.small-share: 1.5 must be in [0, 1]"),
         (("policies", "--seeds", 0), "--seeds: 0 must be in [1, 1000]"),
         (("policies", "--policies", "lru,arc"), "--policies: 'gd_cost' is missing"),
         (("policies", "--seed", -1), "--seed: -1 must be in [0, 2^63)"),

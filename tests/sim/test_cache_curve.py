@@ -112,6 +112,7 @@ def test_a_comparison_has_both_traces_at_the_same_capacities() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_m28_the_default_on_the_published_day() -> None:
     """Within a point of the best, never more than one behind LRU, five before it beside one-time users."""
     found = compare(TraceSpec(), POLICIES)

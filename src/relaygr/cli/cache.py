@@ -20,6 +20,7 @@ from relaygr.cli.cache_options import (
     MadeUp,
     Priced,
     Prices,
+    check_knobs,
     naming,
     open_trace,
     parse_capacities,
@@ -77,7 +78,7 @@ def curve_command(
     check_file("--json", json)
     names = parse_policies("--policies", policies)
     sizes = parse_capacities("--capacities", capacities)
-    costs = (prices or Priced()).costs()
+    costs, settings = (prices or Priced()).costs(), check_knobs(knob)
     _check_sizes(token_bytes, page_tokens)
     with Console(stderr=True).status("reading") as status:
         trace = open_trace(source, generated)
@@ -87,7 +88,7 @@ def curve_command(
                 names,
                 sizes,
                 costs=costs,
-                settings=knob,
+                settings=settings,
                 token_bytes=token_bytes,
                 page_tokens=page_tokens,
                 progress=_shown(status),
@@ -102,6 +103,7 @@ def policies_command(
     *,
     policies: str = "all",
     seeds: int = 1,
+    token_bytes: int = _TOKEN_BYTES,
     json: Path | None = None,
     generated: MadeUp = None,
     prices: Prices = None,
@@ -118,6 +120,8 @@ def policies_command(
         Names between commas, or all; the default and lru must be among them.
     seeds: int
         Traces, from --seed on.
+    token_bytes: int
+        Of a history token; ratios are the same whatever it is.
     json: Path | None
         Also write everything to this file.
     """
@@ -126,12 +130,19 @@ def policies_command(
     if not 1 <= seeds <= 1000:
         raise ConfigError("--seeds", f"{seeds} must be in [1, 1000]")
     spec, costs = (generated or Generated()).spec(), (prices or Priced()).costs()
+    settings = check_knobs(knob)
+    _check_sizes(token_bytes, 1)
     console, found = Console(), []
     with Console(stderr=True).status("generating") as status:
         for seed in range(spec.seed, spec.seed + seeds):
             with naming(""):
                 one = compare(
-                    replace(spec, seed=seed), names, costs=costs, settings=knob, progress=_shown(status)
+                    replace(spec, seed=seed),
+                    names,
+                    costs=costs,
+                    settings=settings,
+                    token_bytes=token_bytes,
+                    progress=_shown(status),
                 )
             found.append(one)
             print_comparison(console, one)

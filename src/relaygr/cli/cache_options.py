@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from relaygr.cache.policies import POLICIES, PolicySettings
+from relaygr.config.limits import Range
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.curve import Capacity
@@ -22,6 +23,19 @@ from relaygr.sim.cache.trace import Trace
 
 _SPEC = TraceSpec()
 _MOST_SHARE = 1000.0  # percent of the footprint
+KNOBS = {
+    "first_touch_weight": Range(0, 1e6),
+    "freq_cap": Range(1, 1e6),
+    "ghost_entries": Range(0, 1e8),
+    "ghost_halve_ops": Range(1, 1e15),
+    "promote_at": Range(1, 3),
+    "small_share": Range(0, 1),
+    "protected_share": Range(0, 1),
+    "window_share": Range(0, 1),
+    "resident_share": Range(0, 1),
+    "growth_tokens": Range(0, 2**20),
+    "late_tokens": Range(0, 2**20),
+}
 
 
 @Parameter(name="*")
@@ -82,7 +96,7 @@ class Generated:
     first_length: float = _SPEC.first_length
     first_sigma: float = _SPEC.first_sigma
     max_length: int = _SPEC.max_length
-    growth: tuple[int, int] = _SPEC.growth
+    growth: Annotated[tuple[int, int], Parameter(negative="")] = _SPEC.growth
     scan: float = _SPEC.scan
     burst_factor: float = _SPEC.burst_factor
     burst_share: float = _SPEC.burst_share
@@ -179,6 +193,14 @@ def open_trace(source: Source | None, generated: Generated | None) -> Trace:
             slide=Visits().slide if made.slide is None else made.slide,
         )
     return read_trace(files.trace, files.format, visits)
+
+
+def check_knobs(knob: PolicySettings | None) -> PolicySettings:
+    """The knobs, or their defaults; ConfigError for one that is out of range."""
+    found = knob or PolicySettings()
+    for name, limit in KNOBS.items():
+        limit.check(f"--knob.{name.replace('_', '-')}", getattr(found, name))
+    return found
 
 
 def listed(option: str, text: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from relaygr.cli.cache_options import (
     Generated,
     Knobs,
     MadeUp,
+    check_knobs,
     naming,
     open_trace,
     parse_capacities,
@@ -124,7 +125,7 @@ def cache_command(
         )
         for room in tiers.rooms(shape):
             room.check()
-    load = _load(calibration, t1_ms, t2_ms, candidates)
+    load, settings = _load(calibration, t1_ms, t2_ms, candidates), check_knobs(knob)
     ways = _ways(tiers, link_gb_s, disk_gb_s, fix_ms, queue_ms)
     names, sizes = parse_policies("--policies", policies), parse_capacities("--capacities", capacities)
     with Console(stderr=True).status("reading") as status, naming(""):
@@ -136,7 +137,7 @@ def cache_command(
             capacities=sizes,
             ways=ways,
             load=load,
-            settings=knob,
+            settings=settings,
             progress=lambda text: status.update(escape(text)),
         )
     write_json(json, plan)

@@ -57,6 +57,7 @@ def compare(
     *,
     costs: Costs = PLAIN_COSTS,
     settings: PolicySettings | None = None,
+    token_bytes: int = 1,
     progress: Progress = lambda text: None,
 ) -> Comparison:
     """Replay the trace of `spec` through all policies, without one-time users and with them.
@@ -73,7 +74,15 @@ def compare(
     tables = []
     for scan in (0.0, spec.scan or SCAN):
         trace = generate(replace(spec, scan=scan))
-        curve = draw(trace, policies, capacities, costs=costs, settings=settings, progress=progress)
+        curve = draw(
+            trace,
+            policies,
+            capacities,
+            costs=costs,
+            settings=settings,
+            token_bytes=token_bytes,
+            progress=progress,
+        )
         gains = [_BEFORE if scan and share == min(SHARES) else None for share in SHARES]
         verdicts = tuple(judge(curve, one.label, gain) for one, gain in zip(capacities, gains, strict=True))
         tables.append(Table(scan=scan, curve=curve, verdicts=verdicts))
