@@ -21,6 +21,8 @@ from relaygr.bench.cache_control import ControlSpec, bench_control
 from relaygr.bench.cache_report import CacheReport
 from relaygr.bench.cache_users import Visitors, stretch
 from relaygr.bench.cell import random_ranker
+from relaygr.cache.policies import POLICIES
+from relaygr.cli import bench_cache as command
 from relaygr.cli.main import main
 from relaygr.config.relay import HostConfig
 from relaygr.core.errors import ConfigError
@@ -44,6 +46,7 @@ def trace(*visits: tuple[int, int, int]) -> Trace:
     )
 
 
+SMALL = ControlSpec(tokens=200, batch=4, users=8, visits=2)
 # A user who grows, one who comes in between, a change in the middle, less of a history, and all of it again.
 VISITS = trace((0, 40, 0), (1, 70, 0), (0, 45, 40), (0, 45, 20), (0, 30, 30), (0, 48, 45), (1, 70, 70))
 
@@ -116,6 +119,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> CacheReport:
         rounds=2,
         policies=("lru", "gd_cost"),
         policy_users=50,
+        control=SMALL,
     )
     return bench_cache(spec)
 
@@ -156,7 +160,7 @@ def _ratios(hits: object) -> list[float]:
 
 
 def test_the_books_are_timed() -> None:
-    found = bench_control(ControlSpec(tokens=200, batch=4, users=8, visits=2))
+    found = bench_control(SMALL)
     assert found.samples == 16
     names = {step.name for step in found.steps}
     assert names == {
@@ -203,16 +207,29 @@ def test_the_command_prints_and_writes_the_books(tmp_path: Path, capsys: pytest.
     assert msgspec.json.decode(file.read_bytes())["batch"] == 64
 
 
-def test_the_command_prints_all_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_all_tables(
+    report: CacheReport, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specs: list[CacheSpec] = []
+
+    def bench(spec: CacheSpec, progress: object) -> CacheReport:
+        specs.append(spec)
+        return report
+
+    monkeypatch.setattr(command, "bench_cache", bench)
     file = tmp_path / "cache.json"
-    options = ["--preset", "hstu-tiny", "--visits", "12", "--users", "3", "--max-history", "64"]
-    assert run("--quick", "--policies", "none", *options, "--json", str(file)) == 0
+    assert run("--quick", "--visits", "12", "--trace", "a.csv", "--trace", "b.csv", "--json", str(file)) == 0
+    (spec,) = specs
+    assert (spec.visits, spec.users, spec.minutes, spec.policies) == (12, 24, 1.0, ("lru", "gd_cost"))
+    assert spec.traces == (Path("a.csv"), Path("b.csv"))
     out = capsys.readouterr().out
-    assert "12 visits" in out
-    assert "ceiling" in out
+    for words in ("24 visits", "ceiling", "nowhere", "+ int8", "gd_cost", "target 100 us a user"):
+        assert words in out
     written = msgspec.json.decode(file.read_bytes())
     assert {"speedup_device_host", "hit_ratio", "ceiling", "p99_ratio", "machine"} <= written.keys()
-    assert written["policies"] is None
+    assert run("--policies", "none") == run("--policies", "all") == 0
+    assert [one.policies for one in specs[1:]] == [(), POLICIES]
+    assert (specs[1].visits, specs[1].users) == (CacheSpec().visits, CacheSpec().users)
 
 
 def test_unknown_policies_are_named(capsys: pytest.CaptureFixture[str]) -> None:

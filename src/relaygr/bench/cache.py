@@ -74,6 +74,7 @@ class CacheSpec:
     policy_users: int = 20_000
     threads: int = 0
     seed: int = 0
+    control: ControlSpec = ControlSpec()
 
     def __post_init__(self) -> None:
         config = self.config
@@ -114,7 +115,7 @@ def bench_cache(spec: CacheSpec, progress: Progress = lambda text: None) -> Cach
     workloads = [_Course(spec, model, choice, trace).run(progress) for trace in traces]
     probe.measure(_RATE_REPEATS)
     progress("books")
-    control = bench_control(ControlSpec())
+    control = bench_control(spec.control)
     rates = MatrixGflopsByRoute(**{choice.dtype_name: probe.rates()})
     first = workloads[0]
     ours, none = first.arm(DEVICE_HOST), first.arm(NONE)
