@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,7 @@ class CacheSpec:
         device_share: of what all users take, what the device holds.
         minutes: what a trace may take; it ends early then, and says so.
         rounds: parts of a trace over which medians are taken.
+        control: what the books are measured with.
         policies: replayed for the table of policies; none leaves it out. policy_users: of its trace.
 
     Raises:
@@ -74,7 +75,7 @@ class CacheSpec:
     policy_users: int = 20_000
     threads: int = 0
     seed: int = 0
-    control: ControlSpec = ControlSpec()
+    control: ControlSpec = field(default_factory=ControlSpec)
 
     def __post_init__(self) -> None:
         config = self.config
