@@ -114,6 +114,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
         spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
         spill_queue_max: spills that wait.
         checksum_share: of the pages of a state, how many are checked when it is reloaded; 0 checks none.
+        copy_threads: that copy beside ranking; 0 copies on its thread, before it.
+        staging_tokens: rows of a staging buffer, where the device is not ordinary memory.
+        store_timeout_ms: longest time of a copy to host memory.
+        fail_mode: `open` computes anew what could not be copied, `closed` answers with an error instead.
     """
 
     PATH: ClassVar[str] = "host"
@@ -127,6 +131,9 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "spill_min_reuse": Range(0, 1),
         "spill_queue_max": Range(1, 65_536),
         "checksum_share": Range(0, 1),
+        "copy_threads": Range(0, 64),
+        "staging_tokens": Range(8, 1 << 20),
+        "store_timeout_ms": Range(1, 600_000),
     }
 
     host_bytes: int = GIB
@@ -138,6 +145,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
     spill_min_reuse: float = 0.2
     spill_queue_max: int = 64
     checksum_share: float = 0.01
+    copy_threads: int = 1
+    staging_tokens: int = 8192
+    store_timeout_ms: float = 1000.0
+    fail_mode: Literal["open", "closed"] = "open"
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
