@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
+from relaygr.core.errors import BackendError
 from relaygr.memory.lane import Declined, LaneStats, Rush, State, Ticket
+
+log = logging.getLogger("relaygr.memory")
 
 
 class Meter:
@@ -93,3 +97,15 @@ class Waiting:
     def _key(number: int, ticket: Ticket) -> tuple[float, ...]:
         layer = ticket.ready if ticket.rush is Rush.RANK else 0
         return ticket.rush, layer, ticket.deadline_s, number
+
+
+def carried(ticket: Ticket) -> str:
+    """Copy the next layer; why it failed, or ""."""
+    try:
+        ticket.haul.carry(ticket.ready)
+    except BackendError as error:
+        return str(error)
+    except Exception as error:
+        log.exception("a copy failed")
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from relaygr.core.clock import Clock
-from relaygr.core.errors import BackendError
 from relaygr.memory.lane import Declined, Haul, Lane, Lanes, LaneStats, Rush, Ticket
-from relaygr.memory.lane_queue import Meter, Waiting
+from relaygr.memory.lane_queue import Meter, Waiting, carried
 
 log = logging.getLogger("relaygr.memory")
 
@@ -136,7 +135,7 @@ class _Crew:
     def copy(self, picked: _Picked) -> None:
         """Copy it; whatever goes wrong is the haul's end only."""
         ticket, began_s = picked.ticket, self._clock.now_s()
-        error = _carried(ticket)
+        error = carried(ticket)
         spent_s = self._clock.now_s() - began_s
         ticket.copied(error)
         with self._change:
@@ -194,15 +193,3 @@ def _work(crew: _Crew) -> None:
     finally:
         if not ended:
             crew.died(threading.current_thread(), picked)
-
-
-def _carried(ticket: Ticket) -> str:
-    """Copy the next layer; why it failed, or ""."""
-    try:
-        ticket.haul.carry(ticket.ready)
-    except BackendError as error:
-        return str(error)
-    except Exception as error:
-        log.exception("a copy failed")
-        return f"{type(error).__name__}: {error}"
-    return ""

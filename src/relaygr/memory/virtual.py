@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from relaygr.core.clock import ManualClock
-from relaygr.core.errors import BackendError
 from relaygr.memory.lane import Declined, Haul, Lane, Lanes, LaneStats, Rush, Ticket
-from relaygr.memory.lane_queue import Meter, Waiting
+from relaygr.memory.lane_queue import Meter, Waiting, carried
 from relaygr.memory.lanes import QUEUE_MAX
 
 
@@ -122,11 +121,7 @@ class VirtualLane(Lane):
     def _end(self, end_s: float) -> None:
         assert self._current is not None
         ticket, _ = self._current
-        error = ""
-        try:
-            ticket.haul.carry(ticket.ready)
-        except BackendError as failed:
-            error = str(failed)
+        error = carried(ticket)
         spent_s = self._latency_s + ticket.haul.layer_bytes / self._speed
         self._current, self._free_s = None, end_s
         self._meter.copied(0 if error else ticket.haul.layer_bytes, spent_s)
