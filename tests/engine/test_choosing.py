@@ -10,7 +10,7 @@ from engine_models import FINGERPRINT, KEPT, PAGE_TOKENS, _choose, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import relaygr.engine.engine as engine_module
+import relaygr.engine.passes as passes_module
 from relaygr.cache.chooser import Choice, Found, Way, pick
 from relaygr.cache.speeds import Compute, Link
 from relaygr.config.relay import HostConfig
@@ -24,14 +24,17 @@ from relaygr.models.presets import AnyConfig
 from relaygr.relay.latency import Coefficients
 from relaygr.relay.link import ReloadLink, Turn
 
-HOST = HostConfig(host_bytes=4 * MIB, run_chunk_tokens=PAGE_TOKENS, checksum_share=1.0)
 
-
-def hosted(config: AnyConfig = KEPT["transformer"], clock: ManualClock | None = None) -> Engine:
+def hosted(
+    config: AnyConfig = KEPT["transformer"], clock: ManualClock | None = None, copy_threads: int = 0
+) -> Engine:
+    host = HostConfig(
+        host_bytes=4 * MIB, run_chunk_tokens=PAGE_TOKENS, checksum_share=1.0, copy_threads=copy_threads
+    )
     choice = _choose("cpu", "fp32", False)
     model = random_model(config, 0).cast(choice.dtype)
     settings = EngineConfig(page_tokens=PAGE_TOKENS, device_bytes=MIB)
-    return Engine(model, FINGERPRINT, choice, settings, clock or ManualClock(), HOST)
+    return Engine(model, FINGERPRINT, choice, settings, clock or ManualClock(), host)
 
 
 def spill(engine: Engine) -> None:
@@ -58,9 +61,11 @@ def say(engine: Engine, chooser: Any) -> None:
     engine._loader._chooser.choose = chooser.choose  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize("copy_threads", [0, 1])
 @pytest.mark.parametrize("family", KEPT)
-def test_m1_scores_are_the_same_for_every_split(family: str) -> None:
-    engine, before = hosted(KEPT[family]), user(KEPT[family], 70, seed=1)
+def test_m1_scores_are_the_same_for_every_split(family: str, copy_threads: int) -> None:
+    engine = hosted(KEPT[family], copy_threads=copy_threads)
+    before = user(KEPT[family], 70, seed=1)
     items, times, actions = before.items[-3:], before.timestamps[-3:] + 1_000_000, before.actions[-3:]
     after = before.append(items, times, actions)
     length = KEPT[family].prefix_tokens(len(before))
@@ -110,7 +115,7 @@ class Timed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = ManualClock()
         self.copy_s = self.pass_s = 0.0
-        load, score = HostPool.load, engine_module.score
+        load, score = HostPool.load, passes_module.score
 
         def slow_load(pool: HostPool, *args: Any) -> None:
             load(pool, *args)
@@ -123,7 +128,7 @@ class Timed:
             return done
 
         monkeypatch.setattr(HostPool, "load", slow_load)
-        monkeypatch.setattr(engine_module, "score", slow_score)
+        monkeypatch.setattr(passes_module, "score", slow_score)
         self.engine = hosted(clock=self.clock)
 
     def visit(self) -> int:
@@ -162,14 +167,28 @@ def test_what_the_device_has_is_counted_and_nothing_is_loaded(monkeypatch: pytes
     assert dict(timed.engine.stats().decisions) == {"device": 1, "load": 0, "split": 0, "recompute": 0}
 
 
-def test_m25_a_load_past_its_deadline_is_not_begun() -> None:
-    engine, one = hosted(), user(KEPT["transformer"], 100, seed=1)
+def test_copies_on_lanes_are_learnt_from_and_overlap() -> None:
+    engine, one = hosted(copy_threads=1), user(KEPT["transformer"], 100, seed=1)
+    chooser = engine._loader._chooser
+    assert (hosted()._loader._chooser.layers, chooser.layers) == (1, 2)
     engine.rank(asked(one))
     spill(engine)
-    ref, chooser = engine.ref(one), engine._loader._chooser
-    assert ref is not None
-    assert engine._tiers.load(ref, 5.0, 8, chooser, deadline_s=5.0) == 0
-    assert engine._tiers.load(ref, 5.0, 8, chooser, deadline_s=6.0) == 100
+    seen: list[tuple[int, int, float]] = []
+    chooser.link.observe = lambda *copy: seen.append(copy)  # type: ignore[method-assign]
+    assert ranked_right(engine, asked(one)).served.tokens_loaded == 100
+    assert [(nbytes, runs) for nbytes, runs, _ in seen] == [(100 * engine.layout.token_bytes, 1)]
+
+
+@pytest.mark.parametrize(("queue_s", "loaded"), [(0.0, 100), (0.001, 100), (60.0, 0)])
+def test_m25_behind_a_long_queue_everything_is_computed(
+    queue_s: float, loaded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(monkeypatch)
+    timed.pass_s, timed.copy_s = 1e-2, 1e-3
+    assert timed.visit() == 100
+    monkeypatch.setattr(timed.engine._tiers, "queue_s", lambda: queue_s)
+    assert timed.visit() == 100 - loaded
+    assert timed.count(Way.RECOMPUTE) == (not loaded)
 
 
 def test_flights_teach_the_same_link() -> None:

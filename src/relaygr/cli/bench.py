@@ -35,6 +35,7 @@ bench_app.command(soak)
 bench_app.command(gateway)
 bench_app.command("relaygr.cli.bench_relay:relay", name="relay")
 bench_app.command("relaygr.cli.bench_cache:cache", name="cache")
+bench_app.command("relaygr.cli.bench_transfer:transfer", name="transfer")
 
 
 @bench_app.command

@@ -119,6 +119,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
         quant_scale: who shares a scale in `int8` and `fp8`. A `page_head` would be rounded anew with every
             token that is added, so that a state that is spilled again and again would drift.
         drift_limit: a format is refused if it moves a probability of the served model further than this.
+        copy_threads: that copy beside ranking; 0 copies on its thread, before it.
+        staging_tokens: rows of a staging buffer, where the device is not ordinary memory.
+        store_timeout_ms: longest time of a copy to host memory.
+        fail_mode: `open` computes anew what could not be copied, `closed` answers with an error instead.
     """
 
     PATH: ClassVar[str] = "host"
@@ -133,6 +137,9 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "spill_queue_max": Range(1, 65_536),
         "checksum_share": Range(0, 1),
         "drift_limit": Range(0, 1, open_low=True),
+        "copy_threads": Range(0, 64),
+        "staging_tokens": Range(8, 1 << 20),
+        "store_timeout_ms": Range(1, 600_000),
     }
 
     host_bytes: int = GIB
@@ -147,6 +154,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
     host_dtype: Literal["same", "bf16", "int8", "fp8"] = "same"
     quant_scale: Literal["token_head", "page_head"] = "token_head"
     drift_limit: float = 0.01
+    copy_threads: int = 1
+    staging_tokens: int = 8192
+    store_timeout_ms: float = 1000.0
+    fail_mode: Literal["open", "closed"] = "open"
 
     def __post_init__(self) -> None:
         super().__post_init__()
