@@ -90,7 +90,7 @@ def test_an_engine_reuses_what_the_trace_says_and_nothing_else(
         assert anew.logits is not None
         kept.compare(anew.logits, 1e-4)
     assert (kept.cached, anew.cached) == (VISITS.same.tolist(), [0] * len(VISITS))
-    assert kept.late_loads == 0
+    assert kept.engine.copy_stats().late_loads == 0
     tiers = kept.tiers(VISITS.length)
     assert tiers.device_tokens + tiers.host_tokens == pytest.approx(VISITS.same.sum() / VISITS.length.sum())
     assert tiers.device_requests + tiers.host_requests == pytest.approx(5 / 7)

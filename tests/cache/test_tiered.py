@@ -18,8 +18,10 @@ def ref(tokens: list[int] | range, user: str = "u", model_fp: bytes = FP) -> Ref
     return chain([list(tokens)], user=user, model_fp=model_fp).ref()
 
 
-def books(pages: int = 16, chunks: int = 10, layout_id: str = "kv") -> TieredBooks:
-    return TieredBooks(
+def books(
+    pages: int = 16, chunks: int = 10, layout_id: str = "kv", kind: type[TieredBooks] = TieredBooks
+) -> TieredBooks:
+    return kind(
         pages, 4, PAGE_BYTES, 1.0, host_bytes=chunks * 200, run_chunk_tokens=CHUNK, layout_id=layout_id
     )
 
@@ -426,6 +428,58 @@ def test_r18_entries_are_local() -> None:
     stored(here, wanted)
     assert there.lookup(wanted) == Miss()
     assert there.prepare_load(wanted, 10, 0.0, FAR) == Refused(Reason.NOT_RESIDENT)
+
+
+def test_m38_chunks_go_by_the_bytes_of_the_host() -> None:
+    room = {"host_bytes": 4000, "run_chunk_tokens": CHUNK}
+    same, half = (TieredBooks(64, 4, PAGE_BYTES, 1.0, host_token_bytes=nbytes, **room) for nbytes in (0, 12))
+    assert (host(same).chunk_bytes, host(same).total_chunks, same.host_tokens) == (200, 20, 160)
+    assert (host(half).chunk_bytes, host(half).total_chunks, half.host_tokens) == (96, 41, 328)
+    for cache, users in ((same, 9), (half, 19)):
+        for number in range(40):
+            stored(cache, ref(range(16), user=f"u{number}"))
+        assert host(cache).entries == users
+    stored(half, ref(range(10), user="a"))
+    _, copy = half.prefixes(ref(range(10), user="a"))
+    assert copy is not None
+    assert copy.nbytes == 10 * 12
+    with pytest.raises(ValueError, match="host_token_bytes"):
+        TieredBooks(64, 4, PAGE_BYTES, 1.0, host_token_bytes=-1, **room)
+
+
+def rounded(cache: TieredBooks, wanted: Ref, tokens: int) -> int:
+    lease = read(cache, wanted, tokens)
+    lease.release()
+    return lease.rounded_tokens
+
+
+@pytest.mark.parametrize("rounds", [False, True])
+def test_what_came_back_rounded_is_known_as_long_as_it_is_used(rounds: bool) -> None:
+    cache = TieredBooks(32, 4, PAGE_BYTES, 1.0, host_bytes=2000, run_chunk_tokens=CHUNK, host_rounds=rounds)
+    publish(cache, ref(range(10)))
+    assert rounded(cache, ref(range(10)), 10) == 0
+    assert cache.complete_store(begin_store(cache, ref(range(10))), ok=True)
+    assert cache.complete_load(begin_load(cache, ref(range(10))), ok=True)
+    assert rounded(cache, ref(range(10)), 10) == 10 * rounds
+    assert rounded(cache, ref(range(10)), 6) == 6 * rounds
+    writer = cache.append(ref(range(17)), "w", 0.0, FAR)  # the newer tokens are computed, on rounded ones
+    assert isinstance(writer, WriteLease)
+    assert writer.rounded_tokens == 10 * rounds
+    assert writer.publish(0.0)
+    assert rounded(cache, ref(range(17)), 17) == 10 * rounds
+    edited = ref([*range(5), 99])
+    publish(cache, edited)
+    assert rounded(cache, edited, 6) == 5 * rounds
+    publish(cache, ref([7, 8]))  # nothing of it is left
+    assert rounded(cache, ref([7, 8]), 2) == 0
+
+
+def test_a_failed_load_leaves_no_mark() -> None:
+    cache = TieredBooks(32, 4, PAGE_BYTES, 1.0, host_bytes=2000, run_chunk_tokens=CHUNK, host_rounds=True)
+    stored(cache, ref(range(10)))
+    publish(cache, ref(range(4)))
+    assert not cache.complete_load(begin_load(cache, ref(range(10))), ok=False)
+    assert rounded(cache, ref(range(4)), 4) == 0
 
 
 def test_sizes() -> None:

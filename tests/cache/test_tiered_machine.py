@@ -7,18 +7,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from inclusive_model import InclusiveModel
 from test_books_machine import BooksMachine
 from tiered_model import TieredModel, drive
 
 
 class TieredMachine(BooksMachine):
+    KIND: type[TieredModel] = TieredModel
     model: TieredModel | None = None
 
     @initialize(
         seed=st.integers(0, 2**32), pages=st.sampled_from([6, 24, 64]), chunks=st.sampled_from([2, 9, 30])
     )
     def start(self, seed: int, pages: int, chunks: int) -> None:
-        self.model = TieredModel(random.Random(seed), pages=pages, chunks=chunks)
+        self.model = self.KIND(random.Random(seed), pages=pages, chunks=chunks)
 
     @rule()
     def load(self) -> None:
@@ -66,6 +68,14 @@ TieredMachine.TestCase.settings = settings(
 )
 TestTieredMachine = TieredMachine.TestCase
 
+
+class InclusiveMachine(TieredMachine):
+    KIND = InclusiveModel
+
+
+InclusiveMachine.TestCase.settings = settings(TieredMachine.TestCase.settings, max_examples=60)
+TestInclusiveMachine = InclusiveMachine.TestCase
+
 SIZES = ((10, 6), (24, 12), (40, 3), (64, 24), (100, 40))
 
 
@@ -84,9 +94,24 @@ def test_m12_seeded_run() -> None:
     assert not missing
 
 
+def test_m12_seeded_run_of_inclusive_books() -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(5):
+        seen.update(drive(seed, 1500, *SIZES[seed], InclusiveModel).seen)
+    missing = {
+        "load", "store", "loaded", "delta", "whole", "grown", "store dropped",
+        "load failed", "store failed", "load cancelled", "damaged", "overdue transfer", "cancel in transfer",
+        "host eviction", "departed, dropped", "departed, shortened", "clean eviction", "lost", "candidates",
+        "store already_stored", "store pinned", "store too_large", "in place", "copy on write",
+    } - set(seen)  # fmt: skip
+    assert not missing
+
+
 @pytest.mark.slow
-def test_m12_hundred_thousand_operations() -> None:
-    operations = sum(drive(seed, 5000, *SIZES[seed % len(SIZES)]).operations for seed in range(100, 120))
+@pytest.mark.parametrize("kind", [TieredModel, InclusiveModel])
+def test_m12_hundred_thousand_operations(kind: type[TieredModel]) -> None:
+    runs = [drive(seed, 5000, *SIZES[seed % len(SIZES)], kind) for seed in range(100, 120)]
+    operations = sum(run.operations for run in runs)
     assert operations >= 100_000
 
 

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from books_model import BooksModel
 from books_state import KEYS, PAGE_TOKENS, TTL_S, Key, Stored, key_of, rows_of
@@ -40,6 +41,7 @@ class Flight:
     source: Hosted | Stored
     moved: int
     cancelled: bool = False
+    base: Hosted | None = None  # the entry that a store makes longer
 
     @property
     def done(self) -> bool:
@@ -48,13 +50,15 @@ class Flight:
 
 @dataclass
 class TieredModel(BooksModel):
+    BOOKS: ClassVar[type[TieredBooks]] = TieredBooks
+
     chunks: int = 12
     hosted: dict[Key, Hosted] = field(default_factory=dict)
     flights: list[Flight] = field(default_factory=list)
 
     def make_books(self) -> TieredBooks:
         self.host_slots = [-1] * (self.chunks * CHUNK)
-        self.tiers = TieredBooks(
+        self.tiers = self.BOOKS(
             self.pages,
             PAGE_TOKENS,
             PAGE_BYTES,
@@ -289,15 +293,18 @@ class TieredModel(BooksModel):
 
     def check(self) -> None:
         super().check()
-        reading = {id(f.source): f.source for f in self.flights if isinstance(f.source, Hosted)}
-        reserved = [Hosted(f.plan.ref, f.plan.runs, 0) for f in self.flights if isinstance(f.plan, StorePlan)]
+        reading = {
+            id(one): one for f in self.flights for one in (f.source, f.base) if isinstance(one, Hosted)
+        }
+        stores = [flight for flight in self.flights if isinstance(flight.plan, StorePlan)]
         for entry in [*self.hosted.values(), *reading.values()]:
             rows = [self.host_slots[run.offset + i] for run in entry.runs for i in range(run.tokens)]
             assert rows == rows_of(entry.ref), "stale or torn rows in the host"
         gone = [entry for entry in reading.values() if self.hosted.get(key_of(entry.ref)) is not entry]
-        holders = [*self.hosted.values(), *gone, *reserved]
-        used = set().union(*(entry.chunks for entry in holders))
-        assert len(used) == sum(len(entry.chunks) for entry in holders), "a chunk with two owners"
+        holders = [entry.chunks for entry in (*self.hosted.values(), *gone)]
+        holders += [self.reserved(store) for store in stores]
+        used = set().union(*holders)
+        assert len(used) == sum(map(len, holders)), "a chunk with two owners"
         evictable = sum(len(entry.chunks) for entry in self.hosted.values() if id(entry) not in reading)
         stats = self.books.stats().host
         assert stats is not None
@@ -337,8 +344,14 @@ class TieredModel(BooksModel):
     def is_moving(self, key: Key) -> bool:
         return any(key_of(f.plan.ref) == key and f.lease.live and not f.cancelled for f in self.flights)
 
+    @staticmethod
+    def reserved(store: Flight) -> set[int]:
+        """Chunks that no entry has yet."""
+        mine = Hosted(store.plan.ref, store.plan.runs, 0).chunks
+        return mine - store.base.chunks if store.base is not None else mine
+
     def is_read(self, entry: Hosted) -> bool:
-        return any(flight.source is entry for flight in self.flights)
+        return any(entry in (flight.source, flight.base) for flight in self.flights)
 
     def is_writing(self, key: Key) -> bool:
         loading = [f for f in self.flights if isinstance(f.plan, LoadPlan)]
@@ -355,8 +368,10 @@ class TieredModel(BooksModel):
     )  # fmt: skip
 
 
-def drive(seed: int, operations: int, pages: int, chunks: int) -> TieredModel:
-    model = TieredModel(random.Random(seed), pages=pages, chunks=chunks)
+def drive(
+    seed: int, operations: int, pages: int, chunks: int, kind: type[TieredModel] = TieredModel
+) -> TieredModel:
+    model = kind(random.Random(seed), pages=pages, chunks=chunks)
     for i in range(operations):
         model.step()
         if i % 20 == 0:

@@ -125,6 +125,7 @@ class Rig:
         self.chores = Chores(self.host, self.shadows, self.relay.worth_spilling, self.brake)
         self.relay.serve(self.served(self.engine))
         self.peak_bytes = self.beyond = 0
+        self.bound = 1e-5  # on the difference of a score, more where states are rounded
         self.scheduler = Scheduler(
             self.engine, SchedulerConfig(**settings), self.clock, self.observer, self.brake,
             self.fit, relay=self.relay, chores=self.chores,
@@ -140,7 +141,9 @@ class Rig:
 
     def served(self, engine: Engine) -> Served:
         build = Build(engine.model_fp.hex(), **self.build)
-        return Served(build, engine.layout.token_bytes, engine.layout.page_tokens)
+        layout = engine.layout
+        host_token_bytes = engine.host_format.token_bytes(layout)
+        return Served(build, layout.token_bytes, layout.page_tokens, host_token_bytes)
 
     def swap(self, number: int) -> Engine:
         """As a service does it."""
@@ -174,7 +177,7 @@ class Rig:
         want = dense_logits(engine or self.engine, job.request)
         assert answer.logits.shape == want.shape
         scale = max(1.0, float(np.abs(want).max(initial=0)))
-        assert float(np.abs(answer.logits - want).max(initial=0)) <= 1e-5 * scale
+        assert float(np.abs(answer.logits - want).max(initial=0)) <= self.bound * scale
 
     def advance(self, seconds: float) -> None:
         """Let time pass, and let whoever waits for it notice."""

@@ -205,7 +205,8 @@ def test_r22_a_ranking_of_another_user_waits_for_one_step_either() -> None:
         r.brake.go()
         for job in jobs:
             r.right(job, job.future.result(PATIENCE_S))
-        assert r.brake.steps == 2  # the next one is stopped
+        r.brake.await_step()  # the next one, which is stopped
+        assert r.brake.steps == 2
 
 
 def busy(r: Rig) -> None:

@@ -171,7 +171,7 @@ def test_r40_a_lower_bound_drains_before_it_holds() -> None:
     with rig() as r:
         r.prepare(user("a"))
         r.prepare(user("b"))
-        assert not r.relay.propose_bound(FULL_BYTES)
+        assert not r.relay._bound.propose(r.relay._holds, FULL_BYTES)
         assert r.signal(user("c", 1)).reason == "footprint"
         assert r.live == {"ready": 2 * FULL_BYTES}
         assert r.rank(user("a")).served.path is Path.HIT

@@ -33,13 +33,19 @@ REASONS = {"", "footprint", "hot_key", "rate", "load", "queue_full"}
 class RelayMachine(RuleBasedStateMachine):
     """Scores are those of a pass without any cache, and whatever came, a life later nothing is held."""
 
-    @initialize(sizes=st.lists(SIZES, min_size=4, max_size=4), bound=st.sampled_from([1, 2, 3]))
-    def begin(self, sizes: list[int], bound: int) -> None:
+    @initialize(
+        sizes=st.lists(SIZES, min_size=4, max_size=4),
+        bound=st.sampled_from([1, 2, 3]),
+        mode=st.sampled_from(["exclusive", "inclusive"]),
+        policy=st.sampled_from(["gd_cost", "lru", "tlru"]),
+    )
+    def begin(self, sizes: list[int], bound: int, mode: str, policy: str) -> None:
+        host = {"host_bytes": 12 * PAGE_BYTES, "clean_target": 0.3, "spill_min_reuse": 0.1}
         self.stack = ExitStack()
         self.r: Rig = self.stack.enter_context(
             rig(
                 relay={"h_relay_bytes": bound * FULL_BYTES, "shadow_rate": 0.2},
-                host={"host_bytes": 12 * PAGE_BYTES, "clean_target": 0.3, "spill_min_reuse": 0.1},
+                host=host | {"tier_mode": mode, "policy_host": policy},
                 trigger={"key_inflight_max": 3},
                 rank_batch_max=3,
                 prefix_queue_max=3,

@@ -95,7 +95,7 @@ def test_a_pool_without_room_ends_the_flight() -> None:
             r.prepare(user(f"u{number}"))
         answer = r.prepare(ONE)  # fits the bound by a page of the pool that is not there
         assert answer.reason == "footprint"
-        r.relay.propose_bound(1 << 30)
+        r.relay._bound.propose(r.relay._holds, 1 << 30)
         flight = flight_of(r.prepare(ONE))
         assert not flight.result(0).resident
         assert (r.state(ONE), r.ears.causes) == (None, [Cause.CANCELLED])

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from relaygr.cache.interface import HostRun
+from relaygr.memory.format import HostFormat
+from relaygr.memory.formats import BF16, FP8, INT8, INT8_PAGE
 from relaygr.memory.host import HostPool, Piece, clear_tail, page_crc
 from relaygr.memory.layout import DTYPES, KvLayout
 from relaygr.memory.pool import PagePool, Placement
 
 PAGE, PAGES, HOST = 4, 12, 64
+ROUNDED = tuple(form for form in (BF16, INT8, FP8) if form is not None)
 
 
 def layout(dtype: torch.dtype = torch.float32) -> KvLayout:
@@ -95,6 +98,40 @@ def test_m15_round_trip_is_byte_exact(
             assert torch.equal(same, old[:, :, page, kept:].contiguous().view(torch.uint8))
 
 
+@pytest.mark.parametrize("form", ROUNDED, ids=lambda form: form.name)
+@settings(max_examples=40, deadline=None)
+@given(placements(), placements(), st.sampled_from([torch.float32, torch.float16]), st.data())
+def test_m15_rows_of_a_format_go_where_exact_ones_would(
+    form: HostFormat,
+    first: tuple[tuple[int, ...], tuple[HostRun, ...], int],
+    second: tuple[tuple[int, ...], tuple[HostRun, ...], int],
+    dtype: torch.dtype,
+    data: st.DataObject,
+) -> None:
+    """What is loaded is each row through the format by itself, whatever was stored and loaded with it."""
+    (pages, runs, tokens), other_pages = first, second[0]
+    pool, target = PagePool(layout(dtype), pages=PAGES), PagePool(layout(dtype), pages=PAGES)
+    host, generator = HostPool(layout(dtype), HOST, form), torch.Generator().manual_seed(0)
+    alone = PagePool(layout(dtype), pages=PAGES)
+    for tensor, rows in ((pool.keys, alone.keys), (pool.values, alone.values)):
+        tensor.normal_(generator=generator)
+        flat = tensor.flatten(2, 3)
+        stored = form.empty(tuple(flat.shape[:3]), flat.shape[3], dtype)
+        form.encode(flat, stored)
+        form.decode(stored, rows.flatten(2, 3))
+    split = data.draw(st.integers(0, tokens))
+    for start, end in ((0, split), (split, tokens)):
+        move(pool, host, list(host.pieces(Placement(pages), runs, start, end - start)), to_host=True)
+    load = min(tokens, len(other_pages) * PAGE)
+    split = data.draw(st.integers(0, load))
+    for start, end in ((0, split), (split, load)):
+        move(target, host, list(host.pieces(Placement(other_pages), runs, start, end - start)), to_host=False)
+    assert rows_of(target, other_pages, 0, load) == rows_of(alone, pages, 0, load)
+    untouched = [page for page in range(PAGES) if page not in other_pages]
+    assert not target.keys[:, :, untouched].any()
+    assert not target.values[:, :, untouched].any()
+
+
 @settings(max_examples=100, deadline=None)
 @given(placements(), st.data())
 def test_m23_one_copy_per_stretch_adjacent_on_both_sides(
@@ -139,6 +176,37 @@ def test_checksums_depend_on_every_byte_and_not_on_the_place() -> None:
                 assert host.crc(12, 2) != sums[2]
                 row[-1] ^= 1
     assert host.crc(12, 2) == sums[2]
+
+
+@pytest.mark.parametrize("form", ROUNDED, ids=lambda form: form.name)
+def test_checksums_of_a_format_depend_on_every_byte(form: HostFormat) -> None:
+    pool, host = PagePool(layout(), pages=PAGES), HostPool(layout(), HOST, form)
+    for tensor in (pool.keys, pool.values):
+        tensor.normal_(generator=torch.Generator().manual_seed(0))
+    host.store(pool, Piece(0, 8, 12, 40))
+    found = host.crc(40, 4), host.crc(44, 4)
+    assert found[0] != found[1]
+    for tensor in (host.keys, host.values):
+        rows = tensor.view(torch.uint8)
+        for byte in range(rows.shape[3]):
+            rows[1, 2, 41, byte] ^= 1
+            assert host.crc(40, 4) != found[0]
+            rows[1, 2, 41, byte] ^= 1
+    assert (host.crc(40, 4), host.crc(44, 4)) == found
+    host.store(pool, Piece(0, 4, 16, 8))  # the second page, elsewhere
+    assert host.crc(8, 4) == found[1]
+
+
+@pytest.mark.parametrize("form", ROUNDED, ids=lambda form: form.name)
+def test_m38_sizes_go_by_the_format(form: HostFormat) -> None:
+    host = HostPool(layout(), HOST, form)
+    assert host.token_bytes == form.token_bytes(layout()) < layout().token_bytes
+    assert host.nbytes == HOST * host.token_bytes == host.keys.nbytes + host.values.nbytes
+
+
+def test_rows_that_share_scales_are_refused() -> None:
+    with pytest.raises(ValueError, match="int8_page"):
+        HostPool(layout(), HOST, INT8_PAGE)
 
 
 def test_clear_tail() -> None:

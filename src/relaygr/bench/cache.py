@@ -253,6 +253,7 @@ class _Course:
         ratios = [none.spent_ms(places) / arm.spent_ms(places) for places in rounds]
         reused: Ints = np.array(arm.cached, np.int64)
         loaded, stored = arm.engine.copied_bytes
+        copies = arm.engine.copy_stats()
         every = np.ones(len(trace), np.bool_)
         times = Timing(arm.setup.name, tuple(arm.ms[place] for places in rounds for place in places))
         return CacheArm(
@@ -274,7 +275,8 @@ class _Course:
             returning=hits(trace, reused, self._costs, ~trace.first),
             tiers=arm.tiers(trace.length),
             decisions=arm.decisions,
-            late_loads=arm.late_loads,
+            late_loads=copies.late_loads,
+            declined_loads=copies.declined_loads,
             loaded_bytes=loaded,
             stored_bytes=stored,
             lost_tokens=stats.host.lost_tokens if stats.host is not None else None,

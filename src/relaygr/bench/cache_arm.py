@@ -101,12 +101,6 @@ class Arm:
     def decisions(self) -> dict[str, int]:
         return dict(self.engine.stats().decisions)
 
-    @property
-    def late_loads(self) -> int:
-        """Rankings that were to copy something and got nothing."""
-        decided = self.decisions
-        return decided["load"] + decided["split"] - int(np.count_nonzero(self.loaded))
-
     def tiers(self, length: Ints) -> TierShare:
         """Of visits with so many history tokens."""
         cached, loaded = np.array(self.cached), np.array(self.loaded)

@@ -44,7 +44,8 @@ class CacheArm(msgspec.Struct, frozen=True, kw_only=True):
         hits: of all visits, as the engine served them; returning: of visits that are not their user's first.
         tiers: of all visits.
         decisions: visits that found something, by what was done about the tokens of the host.
-        late_loads: copies that were begun and gave nothing.
+        late_loads: that a pass had begun to use, and that were not there in time; declined_loads: not begun,
+            because they would have been.
         loaded_bytes, stored_bytes: from and to the host.
         lost_tokens: evicted from the device before the host had them; None without a host.
         max_score_diff: largest difference of a logit from no reuse; score_spread: standard deviation of the
@@ -66,6 +67,7 @@ class CacheArm(msgspec.Struct, frozen=True, kw_only=True):
     tiers: TierShare
     decisions: dict[str, int]
     late_loads: int
+    declined_loads: int
     loaded_bytes: int
     stored_bytes: int
     lost_tokens: int | None

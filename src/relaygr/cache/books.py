@@ -8,8 +8,11 @@ from relaygr.cache.index import EntryIndex
 from relaygr.cache.interface import LoadPlan, PageSum, Reason, Refused, StateCache, Stats, StorePlan
 from relaygr.cache.lease import Lease, LeaseTable, PageCopy, ReadLease, WriteLease
 from relaygr.cache.ledger import PageLedger, as_ids
+from relaygr.cache.margin import Margin
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
+
+MARGIN = 32  # one part in so many of the device: what left it last, for whom it may be too small
 
 
 class DeviceBooks(StateCache):
@@ -38,6 +41,7 @@ class DeviceBooks(StateCache):
         self._leases = LeaseTable()
         self._writers: dict[Identity, WriteLease] = {}
         self._model_fp: Fingerprint | None = None
+        self.margin = Margin(pages * page_bytes // MARGIN)
         self._overdue = 0
         self._refused = dict.fromkeys(Reason, 0)
 
@@ -65,7 +69,9 @@ class DeviceBooks(StateCache):
         return False
 
     def touch(self, ref: Ref, kind: Touch) -> None:
-        self._index.touch(identity(ref))
+        key = identity(ref)
+        self._index.touch(key)
+        self.margin.visited(key, kind)
 
     def lease(
         self, ref: Ref, tokens: int, owner: str, now_s: float, deadline_s: float
@@ -108,6 +114,7 @@ class DeviceBooks(StateCache):
         count = self._pages_for(ref.tokens)
         if count > self._ledger.total:
             return self._refuse(Reason.TOO_LARGE)
+        self.margin.asked(key)
         kept, source = self._reuse(entry, reused) if entry is not None else ((), None)
         if not self._index.make_room(count - len(kept), keep=key):
             return self._refuse(Reason.PINNED)
@@ -168,10 +175,12 @@ class DeviceBooks(StateCache):
         keys = self._index.keys_of(tenant, user)
         for key in keys:
             self._index.drop(key)
+        self.margin.forget_user(tenant, user)
         return len(keys)
 
     def swap_model(self, model_fp: Fingerprint) -> None:
         self._model_fp = model_fp
+        self.margin.clear()
         for key in [key for key in self._writers if key.model_fp != model_fp]:
             self._cancel(key)
         for key in self._index.keys_of_other_models(model_fp):
@@ -207,6 +216,7 @@ class DeviceBooks(StateCache):
 
     def _evicted(self, entry: Entry) -> None:
         """An entry left to make room; a cache with a lower tier wants to know what was lost."""
+        self.margin.left(identity(entry.ref), len(entry.pages) * self.page_bytes, entry.tokens)
 
     def _pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)

@@ -29,12 +29,15 @@ class Load:
 
 @dataclass(slots=True, eq=False)
 class Store:
-    """The read lease on the device pages, the entry as it was at the start, the chunks reserved for it."""
+    """The read lease on the device pages, the entry as it was at the start, the chunks reserved for it, and
+    the pinned entry that will grow by them, if they are not an entry of their own.
+    """
 
     plan: StorePlan
     lease: ReadLease
     entry: Entry
     runs: tuple[Run, ...]
+    base: HostEntry | None = None
     cancelled: bool = field(default=False, init=False)
 
 

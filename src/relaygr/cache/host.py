@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from relaygr.cache.digests import longest_match
+from relaygr.cache.digests import cut, longest_match
 from relaygr.cache.entry import Identity, identity
 from relaygr.cache.interface import HostRun, PageSum
-from relaygr.cache.recency import Recency
-from relaygr.cache.runs import Run, RunAllocator
+from relaygr.cache.policies.lru import Lru
+from relaygr.cache.policy import Policy, Victim, Weight
+from relaygr.cache.runs import Run, RunAllocator, joined, split
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Ref
 
@@ -19,7 +21,7 @@ HEADROOM = 20
 
 @dataclass(slots=True, eq=False)
 class HostEntry:
-    """One stored version of a user's state, from token 0 on; nothing of its content ever changes.
+    """One stored version of a user's state, from token 0 on; `HostBooks` alone makes it longer or shorter.
 
     Attributes:
         runs: its chunks, in token order.
@@ -45,21 +47,53 @@ class HostEntry:
         return sum(run.chunks for run in self.runs)
 
 
+Weigh = Callable[[int, int], Weight]  # of an entry, from its tokens and its bytes
+
+
+def weigh_by_length(tokens: int, nbytes: int) -> Weight:
+    """For as long as no speed was measured: attention takes as long as the rest of a layer at 8,192 tokens,
+    and a load nothing.
+    """
+    return Weight(nbytes, tokens, tokens + tokens * tokens / 8192, 0.0)
+
+
 class HostBooks:
-    """Identity -> entry, over `chunks` chunks of `chunk_tokens` tokens; the least recently used leaves first.
+    """Identity -> entry, over `chunks` chunks of `chunk_tokens` tokens; a policy says who leaves.
 
     Changes: chunks leave the free set through `reserve` and come back through `give_back`, or when their
     entry has left and nobody reads it any more.
     "No" is None, and then nothing changed.
     """
 
-    def __init__(self, chunks: int, chunk_tokens: int, layout_id: str) -> None:
+    def __init__(
+        self,
+        chunks: int,
+        chunk_tokens: int,
+        layout_id: str,
+        *,
+        page_tokens: int = 1,
+        chunk_bytes: int = 1,
+        policy: Policy[Identity] | None = None,
+        weigh: Weigh = weigh_by_length,
+        on_leave: Callable[[Identity], None] | None = None,
+    ) -> None:
+        """Empty books.
+
+        Args:
+            page_tokens: of the pages that checksums are of; chunks are whole pages.
+            chunk_bytes: of host memory.
+            policy: an empty one; the least recently used leaves without.
+            weigh: what the policy is told of an entry.
+            on_leave: is told each identity of which less is here than before, unless it was replaced.
+        """
         self.chunk_tokens, self.layout_id = chunk_tokens, layout_id
+        self._page_tokens, self._chunk_bytes = page_tokens, chunk_bytes
+        self._policy: Policy[Identity] = Lru(chunks * chunk_bytes) if policy is None else policy
+        self._weigh, self._on_leave = weigh, on_leave
         self._space = RunAllocator(chunks)
         self._headroom = chunks // HEADROOM
         self._entries: dict[Identity, HostEntry] = {}
         self._of_user: dict[tuple[Tenant, UserId], set[Identity]] = {}
-        self._recency = Recency()
         self.evictable_chunks = 0
         self.evictions = 0
         self.runs = 0
@@ -95,24 +129,27 @@ class HostBooks:
         return [key for key in self._entries if key.model_fp != model_fp]
 
     def touch(self, key: Identity) -> None:
-        if key in self._entries:
-            self._recency.touch(key)
+        """A visit, wherever the state is that it found."""
+        self._policy.touch(key)
 
-    def reserve(self, tokens: int) -> tuple[Run, ...] | None:
-        """Chunks for `tokens` tokens, which are the caller's until `put` or `give_back`.
+    def reserve(self, tokens: int, behind: HostEntry | None = None) -> tuple[Run, ...] | None:
+        """Chunks for `tokens` tokens, which are the caller's until `put`, `extend` or `give_back`.
 
+        Those that the entry `behind`, which must be pinned, has already are not counted, and the first ones
+        follow its last run if they are free.
         Evicts the shortfall, and the headroom's share of it if there is somebody to evict.
         """
-        need = self.chunks_for(tokens)
+        need = self.chunks_for(tokens) - (behind.chunks if behind is not None else 0)
+        if need <= 0:
+            return ()
         if need > self.free_chunks + self.evictable_chunks:
             return None
         while self.free_chunks < need + self._headroom:
-            victim = self._recency.pop_oldest()
+            victim = self._policy.evict()
             if victim is None:
                 break
-            self._remove(victim)
-            self.evictions += 1
-        return self._space.take(need)
+            self._evict(victim)
+        return self._space.take(need, after=behind.runs[-1].end if behind is not None else None)
 
     def give_back(self, runs: tuple[Run, ...]) -> None:
         self._space.free(runs)
@@ -121,22 +158,59 @@ class HostBooks:
         """Make `entry`, on reserved chunks, the one of its identity; the one before leaves."""
         key = identity(entry.ref)
         if key in self._entries:
-            self.drop(key)
+            self._policy.remove(key)
+            self._remove(key)
         entry.visible = True
         self._entries[key] = entry
         self._of_user.setdefault((key.tenant, key.user), set()).add(key)
-        self._recency.insert(key)
+        self._policy.insert(key, self._weight(entry))
         self.evictable_chunks += entry.chunks
         self.runs += len(entry.runs)
 
+    def extend(self, entry: HostEntry, ref: Ref, runs: tuple[Run, ...], sums: tuple[PageSum, ...]) -> None:
+        """`entry`, which is pinned, now holds all of `ref`, whose head it held, on further reserved chunks.
+
+        `sums` stand for the pages from the first of them on.
+        """
+        assert entry.visible, "an entry that left cannot grow"
+        assert entry.pins, "chunks of an entry that is not pinned count as evictable"
+        kept = tuple(old for old in entry.sums if not sums or old.page < sums[0].page)
+        self.runs -= len(entry.runs)
+        entry.ref, entry.runs, entry.sums = ref, joined(entry.runs, runs), kept + sums
+        self.runs += len(entry.runs)
+        self._policy.insert(identity(ref), self._weight(entry))
+
+    def shrink(self, key: Identity, tokens: int) -> None:
+        """Keep the first `tokens` tokens of an entry, whole pages; one that is being read is dropped."""
+        entry = self._entries[key]
+        if entry.pins or not tokens:
+            self.drop(key)
+            return
+        before = entry.chunks
+        kept, freed = split(entry.runs, self.chunks_for(tokens))
+        self.runs += len(kept) - len(entry.runs)
+        entry.ref, entry.runs = cut(entry.ref, tokens), kept
+        entry.sums = tuple(one for one in entry.sums if one.page * self._page_tokens < tokens)
+        self.evictable_chunks -= before - entry.chunks
+        self._space.free(freed)
+        self._policy.insert(key, self._weight(entry))
+        self._left(key)
+
     def drop(self, key: Identity) -> None:
         """Nobody finds the entry from now on; readers keep its chunks until they let go."""
-        self._recency.remove(key)
+        self._policy.remove(key)
         self._remove(key)
+        self._left(key)
+
+    def forget(self, key: Identity) -> None:
+        """`drop`, if it is here; and nothing of it counts any more."""
+        if key in self._entries:
+            self.drop(key)
+        self._policy.forget(key)
 
     def pin(self, entry: HostEntry) -> None:
         if not entry.pins:
-            self._recency.park(identity(entry.ref))
+            self._policy.park(identity(entry.ref))
             self.evictable_chunks -= entry.chunks
         entry.pins += 1
 
@@ -146,7 +220,7 @@ class HostBooks:
         if entry.pins:
             return
         if entry.visible:
-            self._recency.unpark(identity(entry.ref))
+            self._policy.unpark(identity(entry.ref))
             self.evictable_chunks += entry.chunks
         else:
             self._space.free(entry.runs)
@@ -166,10 +240,27 @@ class HostBooks:
         entries = self._entries
         unpinned = {key for key, entry in entries.items() if not entry.pins}
         assert self.evictable_chunks == sum(entries[key].chunks for key in unpinned), "evictable chunks"
-        assert unpinned == {key for key in entries if not self._recency.is_parked(key)}, "parked entries"
-        assert len(self._recency) == len(entries) == sum(map(len, self._of_user.values())), "entries"
+        assert all(key in self._policy for key in entries), "entries that the policy does not know"
+        assert len(self._policy) == len(entries) == sum(map(len, self._of_user.values())), "entries"
         assert self.runs == sum(len(entry.runs) for entry in entries.values()), "runs"
         assert all(entry.visible for entry in entries.values()), "visible"
+
+    def _weight(self, entry: HostEntry) -> Weight:
+        return self._weigh(entry.tokens, entry.chunks * self._chunk_bytes)
+
+    def _evict(self, victim: Victim[Identity]) -> None:
+        """The entry leaves, or all of it but the chunks of the tokens that it keeps."""
+        keep = self.chunks_for(victim.keep_tokens) * self.chunk_tokens
+        if not keep:
+            self._remove(victim.key)
+            self.evictions += 1
+            self._left(victim.key)
+        elif keep < self._entries[victim.key].tokens:
+            self.shrink(victim.key, keep)
+
+    def _left(self, key: Identity) -> None:
+        if self._on_leave is not None:
+            self._on_leave(key)
 
     def _remove(self, key: Identity) -> None:
         entry = self._entries.pop(key)

@@ -58,6 +58,10 @@ class EntryIndex:
         if key in self._entries:
             self._recency.touch(key)
 
+    def prefer(self, key: Identity, safe: bool) -> None:
+        """Whether nothing would be lost with the entry: those leave first."""
+        self._recency.set_rank(key, 0 if safe else 1)
+
     def put(self, entry: Entry) -> None:
         """Make `entry` the one of its identity; it takes over the recency of the one before.
 

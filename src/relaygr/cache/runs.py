@@ -18,6 +18,26 @@ class Run(NamedTuple):
         return self.first + self.chunks
 
 
+def joined(runs: tuple[Run, ...], more: tuple[Run, ...]) -> tuple[Run, ...]:
+    """`runs` and behind them `more`, as one run where they meet."""
+    if not runs or not more or runs[-1].end != more[0].first:
+        return runs + more
+    return (*runs[:-1], Run(runs[-1].first, runs[-1].chunks + more[0].chunks), *more[1:])
+
+
+def split(runs: tuple[Run, ...], chunks: int) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
+    """The first `chunks` chunks of `runs`, and the others."""
+    head: list[Run] = []
+    for place, run in enumerate(runs):
+        if run.chunks > chunks:
+            if chunks:
+                head.append(Run(run.first, chunks))
+            return tuple(head), (Run(run.first + chunks, run.chunks - chunks), *runs[place + 1 :])
+        head.append(run)
+        chunks -= run.chunks
+    return tuple(head), ()
+
+
 class RunAllocator:
     """The free stretches of chunks 0..total-1 in address order; neighbours are merged when they are freed.
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 from relaygr.cache.books import DeviceBooks
 from relaygr.cache.digests import cut, longest_match
-from relaygr.cache.entry import Entry, identity
+from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.flights import Flights, Load, Plan, Store
-from relaygr.cache.host import HostBooks, HostEntry
+from relaygr.cache.host import HostBooks, HostEntry, Weigh, weigh_by_length
 from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.cache.policy import Policy
 from relaygr.cache.prefix import KvPrefix
+from relaygr.cache.runs import joined
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
 
@@ -32,6 +34,7 @@ class TieredBooks(DeviceBooks):
         run_chunk_tokens: its unit of allocation, a multiple of `page_tokens`.
         layout_id: of the bytes; entries of another layout are never served.
         store_timeout_s: a store that takes longer is swept.
+        policy, weigh: who leaves the host tier; see `HostBooks`.
 
     Raises: ValueError for sizes that do not fit.
     """
@@ -49,6 +52,8 @@ class TieredBooks(DeviceBooks):
         run_chunk_tokens: int = 1024,
         layout_id: str = "",
         store_timeout_s: float = 1.0,
+        policy: Policy[Identity] | None = None,
+        weigh: Weigh = weigh_by_length,
     ) -> None:
         super().__init__(pages, page_tokens, page_bytes, lease_ttl_s)
         if run_chunk_tokens < 1 or run_chunk_tokens % page_tokens:
@@ -61,7 +66,18 @@ class TieredBooks(DeviceBooks):
         chunks = host_bytes // self._chunk_bytes
         if host_bytes and chunks < 1:
             raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
-        self._host = HostBooks(chunks, run_chunk_tokens, layout_id) if chunks else None
+        self._host = None
+        if chunks:
+            self._host = HostBooks(
+                chunks,
+                run_chunk_tokens,
+                layout_id,
+                page_tokens=page_tokens,
+                chunk_bytes=self._chunk_bytes,
+                policy=policy,
+                weigh=weigh,
+                on_leave=self._left_host,
+            )
         self._store_timeout_s = store_timeout_s
         self._flights = Flights()
         self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
@@ -165,47 +181,80 @@ class TieredBooks(DeviceBooks):
         entry = self._index.get(identity(ref))
         if entry is None or tokens > longest_match(entry.ref, ref):
             return self._refuse(Reason.NOT_RESIDENT)
-        if self._host.match(entry.ref) == entry.tokens:
+        start, end = self._to_store(self._host, entry)
+        if start >= end:
             return self._refuse(Reason.ALREADY_STORED)
-        if self._host.chunks_for(entry.tokens) > self._host.total_chunks:
+        if self._host.chunks_for(end) > self._host.total_chunks:
             self._without_room += 1
             return self._refuse(Reason.TOO_LARGE)
-        runs = self._host.reserve(entry.tokens)
+        base = self._host.get(identity(ref)) if start else None
+        if base is not None:
+            self._host.pin(base)
+        runs = self._host.reserve(end, base)
         if runs is None:
+            if base is not None:
+                self._host.unpin(base)
             self._without_room += 1
             return self._refuse(Reason.PINNED)
         lease = self.lease(entry.ref, entry.tokens, "store", now_s, now_s + self._store_timeout_s)
         assert isinstance(lease, ReadLease), "the entry is on the device and of the model served"
+        whole = runs if base is None else joined(base.runs, runs)
         plan = StorePlan(
             ticket=self._flights.next_ticket(),
-            ref=entry.ref,
-            start=0,
-            tokens=entry.tokens,
-            pages=lease.pages,
-            runs=self._host.host_runs(runs, entry.tokens),
+            ref=entry.ref if end == entry.tokens else cut(entry.ref, end),
+            start=start,
+            tokens=end - start,
+            pages=lease.pages[: self._pages_for(end)],
+            runs=self._host.host_runs(whole, end),
         )
-        self._flights.launch(Store(plan, lease, entry, runs))
+        self._flights.launch(Store(plan, lease, entry, runs, base))
         return plan
 
     def complete_store(self, plan: StorePlan, ok: bool, sums: tuple[PageSum, ...] = ()) -> bool:
-        """False also when the entry has grown or changed meanwhile: the host would hold what nobody needs."""
+        """False also when the entry has changed meanwhile: the host would hold what nobody needs."""
         flight = self._flights.land(plan)
         if not isinstance(flight, Store):
             return False
         assert self._host is not None
-        key, entry = flight.lease.identity, flight.entry
         good = ok and flight.lease.live and not flight.cancelled
-        same = self._index.get(key) is entry
-        self._superseded += good and not same
+        wanted = good and self._still_wanted(flight)
+        self._superseded += good and not wanted
         flight.lease.release()
-        if not good or not same:
+        if wanted:
+            self._put(self._host, flight, sums)
+            self._stores += 1
+        else:
             self._host.give_back(flight.runs)
-            return False
-        self._host.put(HostEntry(entry.ref, flight.runs, self._host.layout_id, sums))
+        if flight.base is not None:
+            self._host.unpin(flight.base)
+        if wanted:
+            self._stored(flight.entry)
+        return wanted
+
+    @staticmethod
+    def _put(host: HostBooks, flight: Store, sums: tuple[PageSum, ...]) -> None:
+        if flight.base is None:
+            host.put(HostEntry(flight.plan.ref, flight.runs, host.layout_id, sums))
+        else:
+            host.extend(flight.base, flight.plan.ref, flight.runs, sums)
+
+    def _to_store(self, host: HostBooks, entry: Entry) -> tuple[int, int]:
+        """The tokens of an entry that a store would move; none if the first is not below the second."""
+        stored = host.match(entry.ref) == entry.tokens
+        return (entry.tokens if stored else 0), entry.tokens
+
+    def _still_wanted(self, store: Store) -> bool:
+        return self._index.get(store.lease.identity) is store.entry
+
+    def _stored(self, entry: Entry) -> None:
+        """An entry is in the host now: it leaves the device, unless a lease keeps it there."""
         if not self._ledger.any_pinned(entry.ids):
+            key = identity(entry.ref)
             self._index.drop(key)
-        self._stores += 1
-        return True
+            self.margin.left(key, len(entry.pages) * self.page_bytes, entry.tokens)
+
+    def _left_host(self, key: Identity) -> None:
+        """The host has less of this identity than before."""
 
     def spill_candidates(self, pages: int) -> list[Ref]:
         """Whole entries to store so that `pages` device pages would be free or hold nothing to lose.
@@ -222,7 +271,8 @@ class TieredBooks(DeviceBooks):
             if missing <= 0:
                 break
             missing -= len(entry.pages)
-            if self._host.match(entry.ref) < entry.tokens:
+            start, end = self._to_store(self._host, entry)
+            if start < end:
                 chosen.append(entry.ref)
         return chosen
 
@@ -242,9 +292,9 @@ class TieredBooks(DeviceBooks):
         dropped = set(self._index.keys_of(tenant, user))
         super().forget(tenant, user)
         if self._host is not None:
-            for key in self._host.keys_of(tenant, user):
-                self._host.drop(key)
-                dropped.add(key)
+            dropped.update(self._host.keys_of(tenant, user))
+            for key in dropped:
+                self._host.forget(key)
         self._flights.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
         return len(dropped)
 
@@ -290,6 +340,7 @@ class TieredBooks(DeviceBooks):
             host.drop(key)
 
     def _evicted(self, entry: Entry) -> None:
+        super()._evicted(entry)
         in_host = self._host.match(entry.ref) if self._host is not None else 0
         self._lost += entry.tokens - in_host
 

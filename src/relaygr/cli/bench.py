@@ -36,6 +36,7 @@ bench_app.command(gateway)
 bench_app.command("relaygr.cli.bench_relay:relay", name="relay")
 bench_app.command("relaygr.cli.bench_cache:cache", name="cache")
 bench_app.command("relaygr.cli.bench_transfer:transfer", name="transfer")
+bench_app.command("relaygr.cli.bench_drift:drift", name="drift")
 
 
 @bench_app.command

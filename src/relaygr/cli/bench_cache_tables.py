@@ -16,8 +16,8 @@ _NAMES = {NONE: "nowhere", DEVICE: "device", DEVICE_HOST: "+ host", DEVICE_HOST_
 _LEGEND = (
     "per s, speed-up, P50, P99: visits that are not their user's first, medians of rounds; copies to the "
     "host count as time, except in P50 and P99; request, token, cost: hits of all visits, first ones "
-    "included, beside the ceiling that these leave; from host: of these; late: copies that were begun and "
-    "gave nothing; diff: largest difference of a logit from no reuse"
+    "included, beside the ceiling that these leave; from host: of these; late: copies that were not there "
+    "in time; diff: largest difference of a logit from no reuse"
 )
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from relaygr.cache.policies import DEFAULT, POLICIES, PolicySettings
+from relaygr.cache.policies import DEFAULT
 from relaygr.cli.cache_options import (
     FromFiles,
     Generated,
@@ -20,17 +20,18 @@ from relaygr.cli.cache_options import (
     MadeUp,
     Priced,
     Prices,
-    listed,
+    naming,
     open_trace,
     parse_capacities,
+    parse_policies,
 )
 from relaygr.cli.cache_tables import print_comparison, print_curve, print_stock
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.compare import Comparison, compare
-from relaygr.sim.cache.curve import check_policies, draw, stock_of
-from relaygr.sim.cache.hits import Costs
+from relaygr.sim.cache.curve import draw, stock_of
+from relaygr.sim.cache.hits import PLAIN_COSTS
 from relaygr.sim.cache.requests import write_requests
 
 # Of three layers of four heads of 128 + 128 in two bytes an element.
@@ -74,25 +75,23 @@ def curve_command(
         Also write everything to this file.
     """
     check_file("--json", json)
-    names = _policies(policies)
+    names = parse_policies("--policies", policies)
     sizes = parse_capacities("--capacities", capacities)
     costs = (prices or Priced()).costs()
     _check_sizes(token_bytes, page_tokens)
     with Console(stderr=True).status("reading") as status:
         trace = open_trace(source, generated)
-        try:
+        with naming(""):
             curve = draw(
                 trace,
                 names,
                 sizes,
                 costs=costs,
-                settings=knob or PolicySettings(),
+                settings=knob,
                 token_bytes=token_bytes,
                 page_tokens=page_tokens,
                 progress=_shown(status),
             )
-        except ConfigError as error:
-            raise ConfigError(f"--{error.path}", str(error).removeprefix(f"{error.path}: ")) from error
     write_json(json, curve)
     print_curve(Console(), curve)
     return 0
@@ -110,8 +109,8 @@ def policies_command(
 ) -> int:
     """Print the cost-hit of all policies at four capacities, without one-time users and with them.
 
-    Exit status 1 if the default is more than a point behind the best or behind LRU anywhere, or less than five
-    points before LRU at the smallest capacity beside one-time users.
+    Exit status 1 if the default is more than a point behind the best or behind LRU anywhere, or less than
+    five points before LRU at the smallest capacity beside one-time users.
 
     Parameters
     ----------
@@ -123,20 +122,17 @@ def policies_command(
         Also write everything to this file.
     """
     check_file("--json", json)
-    names = _policies(policies)
+    names = parse_policies("--policies", policies)
     if not 1 <= seeds <= 1000:
         raise ConfigError("--seeds", f"{seeds} must be in [1, 1000]")
     spec, costs = (generated or Generated()).spec(), (prices or Priced()).costs()
     console, found = Console(), []
     with Console(stderr=True).status("generating") as status:
         for seed in range(spec.seed, spec.seed + seeds):
-            one = compare(
-                replace(spec, seed=seed),
-                names,
-                costs=costs,
-                settings=knob or PolicySettings(),
-                progress=_shown(status),
-            )
+            with naming(""):
+                one = compare(
+                    replace(spec, seed=seed), names, costs=costs, settings=knob, progress=_shown(status)
+                )
             found.append(one)
             print_comparison(console, one)
     write_json(json, PoliciesReport(comparisons=tuple(found)))
@@ -161,17 +157,8 @@ def trace_command(
     with Console(stderr=True).status("generating"):
         trace = open_trace(source, generated)
         write_requests(out, trace)
-    print_stock(Console(), stock_of(trace, Costs(), token_bytes))
+    print_stock(Console(), stock_of(trace, PLAIN_COSTS, token_bytes))
     return 0
-
-
-def _policies(text: str) -> tuple[str, ...]:
-    names = POLICIES if text.strip() == "all" else listed("--policies", text)
-    try:
-        check_policies(names)
-    except ConfigError as error:
-        raise ConfigError("--policies", str(error).removeprefix("policies: ")) from error
-    return names
 
 
 def _check_sizes(token_bytes: int, page_tokens: int) -> None:

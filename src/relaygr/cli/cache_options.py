@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from relaygr.cache.policies import PolicySettings
+from relaygr.cache.policies import POLICIES, PolicySettings
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.curve import Capacity
@@ -92,7 +94,7 @@ class Generated:
 
     def spec(self) -> TraceSpec:
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "slide"}
-        with _named("trace."):
+        with naming("trace."):
             return TraceSpec(**given, slide=_SPEC.slide if self.slide is None else self.slide)
 
     def changed(self) -> list[str]:
@@ -147,7 +149,7 @@ class Priced:
     t_load: float = Costs().t_load
 
     def costs(self) -> Costs:
-        with _named("costs."):
+        with naming("costs."):
             return Costs(t1=self.t1, t2=self.t2, t_load=self.t_load)
 
 
@@ -169,7 +171,7 @@ def open_trace(source: Source | None, generated: Generated | None) -> Trace:
         return generate(made.spec())
     if changed := made.changed():
         raise ConfigError("--trace", f"{files.trace[0]} and {changed[0]} exclude each other")
-    with _named("visits."):
+    with naming("visits."):
         visits = Visits(
             events_per_request=files.events_per_request,
             gap_min=files.gap_min,
@@ -188,6 +190,15 @@ def listed(option: str, text: str) -> tuple[str, ...]:
         if parts.count(part) > 1:
             raise ConfigError(option, f"{part!r} stands more than once")
     return parts
+
+
+def parse_policies(option: str, text: str) -> tuple[str, ...]:
+    """Names of policies, or all of them; ConfigError for others."""
+    names = POLICIES if text.strip() == "all" else listed(option, text)
+    for name in names:
+        if name not in POLICIES:
+            raise ConfigError(option, f"{name!r} is none of {', '.join(POLICIES)}")
+    return names
 
 
 def parse_capacities(option: str, text: str) -> list[Capacity]:
@@ -219,16 +230,13 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-class _named:  # noqa: N801 -- a context manager that reads like a function
-    """Errors about settings with this prefix name the options instead."""
-
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, ConfigError) and error.path.startswith(self._prefix):
-            message = str(error).removeprefix(f"{error.path}: ")
-            raise ConfigError(_option(error.path.removeprefix(self._prefix)), message) from error
+@contextmanager
+def naming(prefix: str) -> Iterator[None]:
+    """Errors about a key with this prefix name the option of its last part instead."""
+    try:
+        yield
+    except ConfigError as error:
+        if error.path.startswith("--") or not error.path.startswith(prefix):
+            raise
+        message = str(error).removeprefix(f"{error.path}: ")
+        raise ConfigError(_option(error.path.removeprefix(prefix)), message) from error

@@ -21,8 +21,8 @@ _LEGEND = (
     "without limits would reach"
 )
 _MORE = (
-    "returning: of users who came before; users: entries at the end; load, store, drop: bytes read by hits, "
-    "written, and lost by eviction; refused: histories that did not fit"
+    "returning: cost-hit of users who came before; users: entries at the end; load, store, drop: bytes read "
+    "by hits, written, and lost by eviction"
 )
 
 
@@ -39,23 +39,29 @@ def print_stock(console: Console, stock: Stock) -> None:
 
 def print_curve(console: Console, curve: Curve) -> None:
     print_stock(console, curve.stock)
+    console.print(curve_table(curve))
+    more = _table("", "capacity", "policy", "returning", "users", "load", "store", "drop")
+    for point in curve.points:
+        more.add_row(escape(point.capacity), point.policy, *_moves(point))
+    console.print(more)
+    console.print(f"{_LEGEND}; {_MORE}; {curve.seconds:.0f} s", soft_wrap=True, highlight=False)
+    print_warnings(console, curve.warnings)
+
+
+def curve_table(curve: Curve) -> Table:
+    """The three ratios of each point, with the ceiling beside each."""
     top = curve.stock.ceiling
     table = _table("", "capacity", "policy", "request", "top", "token", "top", "cost", "top")
-    more = _table("", "capacity", "policy", "returning: cost", "users", "load", "store", "drop", "refused")
     for point in curve.points:
-        head = escape(point.capacity), point.policy
         hits = point.replay.hits.all
         pairs = (
             (hits.request_hit, top.request_hit),
             (hits.token_hit, top.token_hit),
             (hits.cost_hit, top.cost_hit),
         )
-        table.add_row(*head, *(_share(value) for pair in pairs for value in pair))
-        more.add_row(*head, *_moves(point))
-    console.print(table)
-    console.print(more)
-    console.print(f"{_LEGEND}; {_MORE}; {curve.seconds:.0f} s", soft_wrap=True, highlight=False)
-    print_warnings(console, curve.warnings)
+        shares = (_share(value) for pair in pairs for value in pair)
+        table.add_row(escape(point.capacity), point.policy, *shares)
+    return table
 
 
 def print_warnings(console: Console, warnings: Sequence[str]) -> None:
@@ -107,7 +113,6 @@ def _moves(point: Point) -> tuple[str, ...]:
         _share(point.replay.hits.returning.cost_hit),
         f"{point.replay.users_end:,}",
         *(format_bytes(size) for size in sizes),
-        f"{moves.refused:,}",
     )
 
 

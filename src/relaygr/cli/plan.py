@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from relaygr.bench.plan import ModelPlan, plan_model
+from relaygr.cli.plan_cache import cache_command
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import format_bytes
@@ -17,6 +18,7 @@ from relaygr.models.presets import preset as preset_config
 from relaygr.models.weights import load_config
 
 plan_app = App(name="plan", help="Work out sizes and costs before running anything.")
+plan_app.command(cache_command, name="cache")
 
 
 @plan_app.command(name="model")

@@ -25,6 +25,8 @@ class RelayConfig(Section, frozen=True, kw_only=True):
             measuring what it is good for.
         h_relay_share, h_relay_bytes: the bound on device bytes of live prefixes, as a share of
             `engine.device_bytes`, or in bytes if not 0.
+        h_relay_split: `static` keeps that bound; `adaptive` moves it to where a miss costs less, between
+            signals that find no room and visits that find their state gone.
         len_bucket_tokens: a shortened history is a multiple of this.
         epsilon_limit: largest difference between cached and uncached scores; `auto` is 1e-5 of the scores'
             scale in fp32, and measured when the model is loaded for other types.
@@ -45,6 +47,7 @@ class RelayConfig(Section, frozen=True, kw_only=True):
     reuse: bool = True
     h_relay_share: float = 0.5
     h_relay_bytes: int = 0
+    h_relay_split: Literal["static", "adaptive"] = "static"
     len_bucket_tokens: int = 128
     epsilon_limit: float | Literal["auto"] = "auto"
     shadow_rate: float = 0.01
@@ -123,6 +126,12 @@ class HostConfig(Section, frozen=True, kw_only=True):
         staging_tokens: rows of a staging buffer, where the device is not ordinary memory.
         store_timeout_ms: longest time of a copy to host memory.
         fail_mode: `open` computes anew what could not be copied, `closed` answers with an error instead.
+        tier_mode: `exclusive` keeps a state in one tier, `inclusive` leaves it in host memory when the device
+            has it, too; `auto` is exclusive where the device is the processor, whose memory is the host's.
+        policy_host: which states leave it when there is no room; `relaygr cache curve` compares them.
+        first_touch_weight, freq_cap: of `gd_cost`: what a state is worth after one visit, and at most.
+        ghost_entries: states that are gone and whose visits still count.
+        ghost_halve_ops: counted visits are halved each time so many have come.
     """
 
     PATH: ClassVar[str] = "host"
@@ -140,6 +149,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "copy_threads": Range(0, 64),
         "staging_tokens": Range(8, 1 << 20),
         "store_timeout_ms": Range(1, 600_000),
+        "first_touch_weight": Range(0, 1000, open_low=True),
+        "freq_cap": Range(1, 1000),
+        "ghost_entries": Range(0, 100_000_000),
+        "ghost_halve_ops": Range(1, 1_000_000_000),
     }
 
     host_bytes: int = GIB
@@ -158,6 +171,25 @@ class HostConfig(Section, frozen=True, kw_only=True):
     staging_tokens: int = 8192
     store_timeout_ms: float = 1000.0
     fail_mode: Literal["open", "closed"] = "open"
+    tier_mode: Literal["auto", "exclusive", "inclusive"] = "auto"
+    policy_host: Literal[
+        "gd_cost",
+        "lru",
+        "slru",
+        "s3fifo",
+        "sieve",
+        "lru2",
+        "arc",
+        "lirs",
+        "wtinylfu",
+        "gdsf",
+        "gdsf_cost",
+        "tlru",
+    ] = "gd_cost"
+    first_touch_weight: float = 0.5
+    freq_cap: int = 4
+    ghost_entries: int = 131_072
+    ghost_halve_ops: int = 200_000
 
     def __post_init__(self) -> None:
         super().__post_init__()

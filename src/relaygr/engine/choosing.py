@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relaygr.cache.chooser import Chooser, Found
+from relaygr.cache.host import Weigh
+from relaygr.cache.policy import Weight
 from relaygr.cache.speeds import Compute, Link, MeasuredCompute, MeasuredLink, Part
 from relaygr.core.state import Ref
 from relaygr.engine.batch import Work
@@ -19,14 +21,24 @@ _FLOPS_PER_MS = 2e7
 _LINK_BYTES_PER_S = 2e9
 
 
-def chooser_for(config: AnyConfig, layers: int) -> Chooser:
-    """What a model is expected to do, until its passes and copies were measured; see `pick` for `layers`."""
+def chooser_for(config: AnyConfig) -> Chooser:
+    """What a model is expected to do, until its passes and copies were measured."""
     price = cost(config, element_bytes=1)
     compute = Compute(
         t1_ms=price.dense_flops_per_token / _FLOPS_PER_MS,
         t2_ms=price.attention_flops_per_pair / _FLOPS_PER_MS,
     )
-    return Chooser(MeasuredLink(Link(_LINK_BYTES_PER_S)), MeasuredCompute(compute), layers)
+    return Chooser(MeasuredLink(Link(_LINK_BYTES_PER_S)), MeasuredCompute(compute))
+
+
+def weigh_by(chooser: Chooser, token_bytes: int) -> Weigh:
+    """What having a state in host memory saves, by the speeds of the moment; `token_bytes` are copied."""
+
+    def weigh(tokens: int, nbytes: int) -> Weight:
+        load_ms = chooser.link.copy_ms(tokens * token_bytes, 1)
+        return Weight(nbytes, tokens, chooser.compute.pass_ms(tokens, 0, 0), load_ms)
+
+    return weigh
 
 
 class Loader:
@@ -37,9 +49,10 @@ class Loader:
     it knows. Runs where the engine runs.
     """
 
-    def __init__(self, tiers: Tiers, config: AnyConfig) -> None:
-        self._tiers = tiers
-        self._chooser = chooser_for(config, config.num_layers if tiers.overlaps else 1)
+    def __init__(self, tiers: Tiers, chooser: Chooser) -> None:
+        self._tiers, self._chooser = tiers, chooser
+        if tiers.overlaps:
+            chooser.layers = tiers.pool.layout.layers
         self._lane = LaneStats()
 
     @property

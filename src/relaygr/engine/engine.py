@@ -16,6 +16,7 @@ from typing import TypeVar
 import torch
 
 from relaygr.cache.interface import Stats
+from relaygr.cache.margin import Missed
 from relaygr.config.relay import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import Clock, MonotonicClock
@@ -25,14 +26,14 @@ from relaygr.core.state import Ref
 from relaygr.engine.aside import Aside
 from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.checker import Checker
-from relaygr.engine.choosing import Loader
+from relaygr.engine.choosing import Loader, chooser_for, weigh_by
 from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.courier import CopyStats
 from relaygr.engine.history import UserHistory
 from relaygr.engine.passes import Passes
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency
-from relaygr.engine.tiers import NO_HOST, Readable, Tiers
+from relaygr.engine.tiers import NO_HOST, Readable, Tiers, format_of
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
@@ -85,20 +86,14 @@ class Engine:
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
         self._checker = Checker(self.model, model_fp, settings)
-        lease_s = settings.lease_ttl_ms / 1000
-        self._tiers = Tiers(self.layout, settings.device_bytes, lease_s, host, self._clock, lanes)
+        lease_s, chooser = settings.lease_ttl_ms / 1000, chooser_for(shape)
+        weigh = weigh_by(chooser, format_of(host, choice.dtype).token_bytes(self.layout))
+        self._tiers = Tiers(self.layout, settings.device_bytes, lease_s, host, self._clock, lanes, weigh)
         self._desk = self._tiers.desk
+        self._loader = Loader(self._tiers, chooser)
         self.host_format = self._tiers.host_format
-        self._loader = Loader(self._tiers, shape)
-        self._passes = Passes(
-            self.model,
-            self._kernel,
-            self._checker,
-            self._tiers,
-            self._loader,
-            self._clock,
-            settings.microbatch,
-        )
+        parts = (self._checker, self._tiers, self._loader, self._clock)
+        self._passes = Passes(self.model, self._kernel, *parts, settings.microbatch)
         self._lock = threading.Lock()
         self._served = dict.fromkeys(Path, 0)
         self._computed = self._cached = self._scored = self._errors = 0
@@ -301,6 +296,11 @@ class Engine:
     def loads_in_time(self, found: Readable, by_s: float) -> bool:
         """Whether what the host has more than the device would be there by then."""
         return self._tiers.loads_in_time(found, self._clock.now_s(), by_s)
+
+    def missed(self) -> list[Missed]:
+        """Visits since the last call whose states a little more device memory would have kept."""
+        with self._lock:
+            return self._tiers.books.margin.take()
 
     def cache_stats(self) -> Stats:
         """Pages by state; free + pinned + evictable = total."""

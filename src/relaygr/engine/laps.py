@@ -48,11 +48,11 @@ class Served:
         """What a tier has of a prefix, already compared with it; None for nothing."""
         return Stored(tokens, self.prefix_bytes(tokens)) if tokens else None
 
-    def in_host(self, tokens: int, there: int = 0) -> Prefix | None:
-        """`stored` in host memory, where its bytes are those that a copy behind `there` tokens moves."""
+    def in_host(self, tokens: int, there: int) -> Prefix | None:
+        """`stored` in host memory; its bytes are those of a copy to where the first `there` tokens are."""
         nbytes = self.prefix_bytes(max(tokens - there, 0))
-        moved = nbytes * (self.host_token_bytes or self.token_bytes) // self.token_bytes
-        return Stored(tokens, moved) if tokens else None
+        nbytes = nbytes * (self.host_token_bytes or self.token_bytes) // self.token_bytes
+        return Stored(tokens, nbytes) if tokens else None
 
     def recompute_s(self, tokens: int, cached: int) -> float:
         """What computing a prefix takes without a reload; for ever where no speed is known."""

@@ -7,8 +7,8 @@ from collections import OrderedDict
 
 from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
 from relaygr.core.clock import Clock
-from relaygr.core.errors import ConfigError
 from relaygr.core.state import Ref
+from relaygr.engine.bound import Bound
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import RankJob
@@ -27,7 +27,6 @@ from relaygr.relay.trigger import Owner as Instance
 
 _SIZES = 1000
 _RATES_EVERY_S = 0.05
-_LESS, _RECOVER_S = 0.9, 5.0  # of the bound, where there was no room; and until it is raised again
 _LINK_BYTES_PER_S = 2e9  # until copies were measured
 _LEASE_LIVES = 4.0  # a lease that outlives its hold by so much was forgotten
 
@@ -48,12 +47,7 @@ class Relay:
     ) -> None:
         self.config, self.host = config, host
         self._trigger_config, self._clock, self._observer = trigger, clock, observer
-        if config.h_relay_bytes > device_bytes:
-            raise ConfigError(
-                RelayConfig.key("h_relay_bytes"),
-                f"{config.h_relay_bytes} is more than engine.device_bytes, {device_bytes}",
-            )
-        self._bound = config.h_relay_bytes or int(config.h_relay_share * device_bytes)
+        self._bound = Bound(config, device_bytes)
         self._slots = trigger.model_slots or 1
         self._lock = threading.Lock()
         self._trigger = Trigger(trigger, config.enabled)
@@ -75,9 +69,10 @@ class Relay:
             self._link, self._returns, host.spill_min_reuse, host.spill_queue_max
         )
         self._reloading: set[Owner] = set()
-        self._holds: HoldBook[Owner] = HoldBook(self._bound, self._learnt.t_life_s)
+        self._holds: HoldBook[Owner] = HoldBook(self._bound.nbytes, self._learnt.t_life_s)
         self._gate = Gate(self._trigger_config, self._holds, self._slots)
-        self._rates_s = self._short_s = float("-inf")
+        self._rates_s = float("-inf")
+        self._bound.open()
         self._signals = Signals(self._trigger_config.key_inflight_max)
         self._to_hold: OrderedDict[Owner, UserHistory] = OrderedDict()
         self._to_free: set[Owner] = set()
@@ -286,6 +281,9 @@ class Relay:
         now = self._clock.now_s()
         with self._lock:
             to_hold, self._to_hold = self._to_hold, OrderedDict()
+        missed = engine.missed()
+        with self._lock:
+            self._bound.missed(missed, self._served, self._link)
         for owner, history in to_hold.items():
             held = self._keep(engine, history)
             with self._lock:
@@ -329,14 +327,7 @@ class Relay:
     def no_room(self) -> None:
         """The device had no room for a prefix that was admitted: admit less for a while."""
         with self._lock:
-            self._short_s = self._clock.now_s()
-            self._holds.propose(int(_LESS * self._holds.limit_bytes))
-
-    def propose_bound(self, nbytes: int) -> bool:
-        """Bound live prefixes so; True if that holds already, else it does when enough has been used."""
-        with self._lock:
-            self._bound = nbytes
-            return self._holds.propose(nbytes)
+            self._bound.no_room(self._holds, self._clock.now_s())
 
     def state(self) -> RelayState:
         now = self._clock.now_s()
@@ -384,7 +375,10 @@ class Relay:
             return verdict
         nbytes = served.prefix_bytes(tokens)
         self._learnt.wanted(nbytes)
-        return verdict.but(self._gate.admit(owner, nbytes, now, verdict.pre_ms))
+        verdict = verdict.but(self._gate.admit(owner, nbytes, now, verdict.pre_ms))
+        if verdict.reason is Reason.FOOTPRINT:
+            self._bound.refused(nbytes, verdict.pre_ms or 0.0)
+        return verdict
 
     def _enabled(self) -> bool:
         build = self._served.build if self._served is not None else None
@@ -397,10 +391,7 @@ class Relay:
             return
         self._rates_s = now
         self._holds.t_life_s = self._learnt.t_life_s
-        limit = self._holds.limit_bytes
-        if limit < self._bound and now - self._short_s >= _RECOVER_S:
-            self._short_s = now
-            self._holds.propose(min(int(limit / _LESS) + 1, self._bound))
+        self._bound.refresh(self._holds, now)
         self._learnt.tell(self._gate, now)
 
     def _keep(self, engine: Engine, history: UserHistory) -> bool:

@@ -87,6 +87,9 @@ class ResidencyDesk:
     @staticmethod
     def quantized(residency: Residency) -> int:
         """Of the cached tokens, up to the last that came back rounded from host memory."""
+        arrival = residency.arrival
+        if arrival is not None:
+            return arrival.cached if arrival.loading.rounds else 0
         return residency.lease.rounded_tokens if residency.lease is not None else 0
 
     def arriving(self, ref: Ref, arrival: Arrival) -> Residency:

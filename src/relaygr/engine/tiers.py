@@ -9,8 +9,11 @@ from typing import NamedTuple
 
 import torch
 
+from relaygr.cache.host import Weigh, weigh_by_length
+from relaygr.cache.inclusive import InclusiveBooks
 from relaygr.cache.interface import Refused, Stats
 from relaygr.cache.lease import ReadLease
+from relaygr.cache.policies import configured
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.relay import HostConfig
 from relaygr.core.clock import Clock, MonotonicClock
@@ -63,11 +66,14 @@ class Tiers:
         host: HostConfig = NO_HOST,
         clock: Clock | None = None,
         lanes: Lanes | None = None,
+        weigh: Weigh = weigh_by_length,
     ) -> None:
         """Take `device_bytes` of device memory and, if there is that much, `host.host_bytes` of the host's.
 
         Copies for rankings go on `lanes`, on threads of their own if it is None; with `host.copy_threads` 0
-        they are made where the engine runs.
+        they are made where the engine runs. `weigh` tells what a state in host memory is worth to whoever
+        decides which of them leave.
+
 
         Raises:
             ConfigError: the device pool is smaller than a page or cannot be had, chunks are not pages, or the
@@ -87,7 +93,7 @@ class Tiers:
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             raise ConfigError("engine.device_bytes", f"{device_bytes} cannot be had: {reason}") from error
-        self.books, self._carrier = _below(layout, pages, lease_s, host, self.host_format, self.pool)
+        self.books, self._carrier = _below(layout, pages, lease_s, host, self.host_format, self.pool, weigh)
         self.desk = ResidencyDesk(self.books, self.pool, lease_s)
         self._lease_s, self._clock = lease_s, clock or MonotonicClock()
         self.fails_closed = host.fail_mode == "closed"
@@ -327,12 +333,21 @@ def format_of(host: HostConfig, dtype: torch.dtype) -> HostFormat:
 
 
 def _below(
-    layout: KvLayout, pages: int, lease_s: float, host: HostConfig, form: HostFormat, pool: PagePool
+    layout: KvLayout,
+    pages: int,
+    lease_s: float,
+    host: HostConfig,
+    form: HostFormat,
+    pool: PagePool,
+    weigh: Weigh,
 ) -> tuple[TieredBooks, Carrier | None]:
     """The books, and what copies between the tiers; without a host tier where its memory cannot be had."""
 
+    inclusive = host.tier_mode == "inclusive" or (host.tier_mode == "auto" and pool.device.type != "cpu")
+    kind = InclusiveBooks if inclusive else TieredBooks
+
     def books(host_bytes: int) -> TieredBooks:
-        return TieredBooks(
+        return kind(
             pages,
             layout.page_tokens,
             layout.page_bytes,
@@ -343,6 +358,8 @@ def _below(
             run_chunk_tokens=host.run_chunk_tokens if host_bytes else layout.page_tokens,
             layout_id=form.layout_id(layout),
             store_timeout_s=host.store_timeout_ms / 1000,
+            policy=configured(host),
+            weigh=weigh,
         )
 
     if not host.host_bytes:

@@ -57,6 +57,11 @@ class Transfer(ABC):
         return self.plan.ref.tenant, self.plan.ref.user
 
     @property
+    def rounds(self) -> bool:
+        """Whether the host does not hold quite what the device does."""
+        return not self._host.format.exact
+
+    @property
     def layers(self) -> int:
         return self._pool.layout.layers
 

@@ -17,8 +17,9 @@ _GROUP_BYTES = 512 * 1024
 class HostFormat(ABC):
     """Device rows [Y, H, n, D] to host rows [Y, H, n, W] and back; one row is one token of one head.
 
-    A host row holds all that is needed to read it, scales included. Encoding what was decoded, in the same
-    device dtype, gives the same bytes: a state may go to and fro without end and is rounded once.
+    A host row holds all that is needed to read it, scales included. What was decoded is encoded, from the
+    same device dtype, to rows that are read as the same values, and to the same bytes but for fp8 below the
+    normal numbers of float16: a state may go to and fro without end and is rounded once.
 
     What is not finite is never hidden and goes no further than its own row: the formats say what becomes of
     it. Finite values stay finite.

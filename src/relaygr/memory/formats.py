@@ -107,7 +107,9 @@ class Scaled(HostFormat):
     def decode(self, stored: Tensor, out: Tensor) -> None:
         finite = torch.finfo(out.dtype).max
         for some, into in groups(stored, out):
-            scale = some[..., -_SCALE_BYTES:].contiguous().view(_BF16)  # [H, n, 1]
+            # A copy, since rows may begin anywhere and only an aligned scale can be viewed as one.
+            scale = some[..., -_SCALE_BYTES:].clone(memory_format=torch.contiguous_format)
+            scale = scale.view(_BF16)  # [H, n, 1]
             into.copy_(self._values(some))
             into.mul_(scale)
             # A scale that was rounded up may lead beyond the largest number; False for NaN too.

@@ -17,6 +17,7 @@ from relaygr.cache.policies.slru import Slru
 from relaygr.cache.policies.tlru import Tlru
 from relaygr.cache.policies.wtinylfu import WTinyLfu
 from relaygr.cache.policy import Policy
+from relaygr.config.relay import HostConfig
 
 _MAKERS: dict[str, Callable[[int, PolicySettings], Policy[Any]]] = {
     "lru": lambda capacity, settings: Lru(capacity),
@@ -47,4 +48,15 @@ def make(name: str, capacity_bytes: int, settings: PolicySettings | None = None)
     return maker(capacity_bytes, settings or PolicySettings())
 
 
-__all__ = ["DEFAULT", "POLICIES", "PolicySettings", "make"]
+def configured(config: HostConfig) -> Policy[Any]:
+    """The one that the settings of the host tier name."""
+    settings = PolicySettings(
+        first_touch_weight=config.first_touch_weight,
+        freq_cap=config.freq_cap,
+        ghost_entries=config.ghost_entries,
+        ghost_halve_ops=config.ghost_halve_ops,
+    )
+    return make(config.policy_host, config.host_bytes, settings)
+
+
+__all__ = ["DEFAULT", "POLICIES", "PolicySettings", "configured", "make"]

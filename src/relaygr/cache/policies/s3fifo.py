@@ -14,7 +14,8 @@ class S3Fifo(Segmented[K]):
     """First in, first out, with up to three visits counted and nothing moved by a visit.
 
     At the end of the small queue, who was visited `promote_at` times goes to the main one; at the end of the
-    main one, who was visited goes round again for one visit less. Ghosts that return come into the main one.
+    main one, who was visited goes round again for one visit less. Ghosts that return come into the main one,
+    and so do newcomers that the small one has no room for before anything had to leave.
     Source: Yang et al. 2023, "FIFO queues are all you need for cache eviction".
     """
 
@@ -25,7 +26,9 @@ class S3Fifo(Segmented[K]):
         self._ghosts: Ghosts[K] = Ghosts(settings.ghost_entries)
         self._visits: dict[K, int] = {}
         self._promote_at = settings.promote_at
-        self._main_bytes = capacity_bytes - settings.small_share * capacity_bytes
+        self._small_bytes = settings.small_share * capacity_bytes
+        self._main_bytes = capacity_bytes - self._small_bytes
+        self._filling = True
 
     def touch(self, key: K) -> None:
         if key in self._visits:
@@ -39,7 +42,10 @@ class S3Fifo(Segmented[K]):
             key = self._from_main()
         if key is None:
             key = self._from_small()
-        return None if key is None else Victim(key)
+        if key is None:
+            return None
+        self._filling = False
+        return Victim(key)
 
     def forget(self, key: K) -> None:
         super().forget(key)
@@ -47,7 +53,9 @@ class S3Fifo(Segmented[K]):
 
     def _come(self, key: K, nbytes: int) -> None:
         self._visits[key] = 0
-        self._put(key, nbytes, self._main if self._ghosts.came(key) else self._small)
+        returns = self._ghosts.came(key)
+        overflows = self._filling and self._small.nbytes >= self._small_bytes
+        self._put(key, nbytes, self._main if returns or overflows else self._small)
 
     def _left(self, key: K, nbytes: int, segment: Segment[K]) -> None:
         del self._visits[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from hashlib import blake2b
 
-_ROWS = 4
+_ROWS = 4  # two halves of one hash give a place in each (Kirsch and Mitzenmacher 2006)
 _LARGEST = 15
 _SAMPLE = 10  # visits a counter, until all are halved
 _HALVES = bytes(value // 2 for value in range(256))
@@ -27,11 +27,11 @@ class Sketch:
 
     def estimate(self, key: Hashable) -> int:
         """Not below the visits since the last halvings, up to 15, unless another key was forgotten."""
-        return min(row[place] for row, place in zip(self._rows, self._places(key), strict=True))
+        return self._least(self._places(key))
 
     def add(self, key: Hashable) -> None:
         places = self._places(key)
-        least = min(row[place] for row, place in zip(self._rows, places, strict=True))
+        least = self._least(places)
         if least < _LARGEST:
             for row, place in zip(self._rows, places, strict=True):
                 if row[place] == least:  # the others are above for another key's sake
@@ -44,11 +44,15 @@ class Sketch:
     def forget(self, key: Hashable) -> None:
         """Its estimate becomes 0; that of keys that share counters with it may sink."""
         places = self._places(key)
-        least = self.estimate(key)
+        least = self._least(places)
         for row, place in zip(self._rows, places, strict=True):
             row[place] -= least
 
-    def _places(self, key: Hashable) -> tuple[int, ...]:
-        digest = blake2b(repr(key).encode(), digest_size=8 * _ROWS).digest()
-        mask = self._width - 1
-        return tuple(int.from_bytes(digest[i : i + 8], "little") & mask for i in range(0, 8 * _ROWS, 8))
+    def _least(self, places: tuple[int, int, int, int]) -> int:
+        a, b, c, d = self._rows
+        return min(a[places[0]], b[places[1]], c[places[2]], d[places[3]])
+
+    def _places(self, key: Hashable) -> tuple[int, int, int, int]:
+        digest = int.from_bytes(blake2b(repr(key).encode(), digest_size=8).digest(), "little")
+        first, step, mask = digest & 0xFFFF_FFFF, digest >> 32 | 1, self._width - 1
+        return first & mask, first + step & mask, first + 2 * step & mask, first + 3 * step & mask

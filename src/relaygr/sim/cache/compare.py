@@ -11,7 +11,7 @@ from relaygr.cache.policies import DEFAULT, POLICIES, PolicySettings
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.curve import Capacity, Curve, Progress, draw
 from relaygr.sim.cache.generator import TraceSpec, generate
-from relaygr.sim.cache.hits import Costs
+from relaygr.sim.cache.hits import PLAIN_COSTS, Costs
 
 SHARES = (0.02, 0.05, 0.1, 0.25)
 SCAN = 0.3
@@ -55,8 +55,8 @@ def compare(
     spec: TraceSpec,
     policies: Sequence[str] = POLICIES,
     *,
-    costs: Costs = Costs(),
-    settings: PolicySettings = PolicySettings(),
+    costs: Costs = PLAIN_COSTS,
+    settings: PolicySettings | None = None,
     progress: Progress = lambda text: None,
 ) -> Comparison:
     """Replay the trace of `spec` through all policies, without one-time users and with them.

@@ -13,7 +13,7 @@ import numpy as np
 from relaygr.cache.policies import POLICIES, PolicySettings, make
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import format_bytes
-from relaygr.sim.cache.hits import Costs, Hits, ceiling
+from relaygr.sim.cache.hits import PLAIN_COSTS, Costs, Hits, ceiling
 from relaygr.sim.cache.replay import Replay, prepare, replay
 from relaygr.sim.cache.trace import Trace
 
@@ -92,8 +92,8 @@ def draw(
     policies: Sequence[str],
     capacities: Sequence[Capacity],
     *,
-    costs: Costs = Costs(),
-    settings: PolicySettings = PolicySettings(),
+    costs: Costs = PLAIN_COSTS,
+    settings: PolicySettings | None = None,
     token_bytes: int = 1,
     page_tokens: int = 1,
     progress: Progress = lambda text: None,
@@ -103,7 +103,7 @@ def draw(
     Raises:
         ConfigError: a policy is unknown, a capacity holds no token, or a size is out of range.
     """
-    began = time.monotonic()
+    began, settings = time.monotonic(), settings or PolicySettings()
     check_policies(policies)
     course = prepare(trace, costs, token_bytes, page_tokens)
     stock = stock_of(trace, costs, token_bytes, page_tokens)
@@ -135,7 +135,7 @@ def draw(
         token_bytes=token_bytes,
         page_tokens=page_tokens,
         points=tuple(points),
-        warnings=warnings_of(stock, sizes),
+        warnings=warnings_of(stock, sizes, points),
         seconds=time.monotonic() - began,
     )
 
@@ -168,13 +168,20 @@ def stock_of(trace: Trace, costs: Costs, token_bytes: int = 1, page_tokens: int 
     )
 
 
-def warnings_of(stock: Stock, sizes: Sequence[tuple[Capacity, int]]) -> tuple[str, ...]:
+def warnings_of(
+    stock: Stock, sizes: Sequence[tuple[Capacity, int]], points: Sequence[Point]
+) -> tuple[str, ...]:
     """What makes the figures say less than they seem to."""
     found = [
-        f"{one.label}: all {stock.users:,} users fit ({format_bytes(stock.footprint_bytes)}); what is hit is the "
-        "ceiling and says nothing about a policy"
+        f"{one.label}: all {stock.users:,} users fit ({format_bytes(stock.footprint_bytes)}); what is hit is "
+        "the ceiling and says nothing about a policy"
         for one, nbytes in sizes
         if nbytes >= stock.footprint_bytes
+    ]
+    found += [
+        f"{point.capacity}, {point.policy}: {point.replay.moves.refused:,} histories were too long for it"
+        for point in points
+        if point.replay.moves.refused
     ]
     per_user = stock.requests / stock.users
     if per_user < 2:

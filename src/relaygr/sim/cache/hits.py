@@ -1,4 +1,4 @@
-"""Three ratios of hits, by requests, by tokens and by cost, and the ceilings that first touches leave them."""
+"""Three ratios of hits, by requests, tokens and cost, and the ceilings that first touches leave them."""
 
 from __future__ import annotations
 
@@ -37,6 +37,10 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def new(self, tokens: _Number, cached: _Number) -> _Number:
         """Of so many new tokens after cached ones."""
         return self.t1 * tokens + self.t2 * (tokens * cached + tokens * (tokens + 1) / 2)
+
+
+# Of a history of 8,192, the tokens and the pairs cost the same.
+PLAIN_COSTS = Costs()
 
 
 class Hits(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,8 @@ def windowed(events: Ints, new: Ints, limit: int, stride: int) -> tuple[Ints, In
         new: [requests] how many of them came since the request before; all of them at the first.
         limit: the model's longest history.
         stride: the window starts 0, 1, 2, ... strides behind the first event, whatever is the least that
-            fits; where it moves, nothing is as before. 0 keeps the first `limit` events for ever.
+            fits, and none is longer than the window; where it moves, nothing is as before. 0 keeps the first
+            `limit` events for ever.
     """
     if not stride:
         length = np.minimum(events, limit)
