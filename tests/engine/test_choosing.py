@@ -9,6 +9,8 @@ from engine_checks import asked, ranked_right, user
 from engine_models import FINGERPRINT, KEPT, PAGE_TOKENS, _choose, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relay_rig import longer, rig
+from relay_rig import user as rig_user
 
 import relaygr.engine.passes as passes_module
 from relaygr.cache.chooser import Choice, Found, Way, pick
@@ -19,10 +21,12 @@ from relaygr.core.clock import ManualClock
 from relaygr.core.units import KIB, MIB
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
+from relaygr.engine.laps import Served
 from relaygr.memory.host import HostPool
 from relaygr.models.presets import AnyConfig
 from relaygr.relay.latency import Coefficients
 from relaygr.relay.link import ReloadLink, Turn
+from relaygr.relay.trigger import Build
 
 
 def hosted(
@@ -226,3 +230,33 @@ def test_the_relay_and_the_chooser_say_the_same_of_the_same_speeds(
     choice = pick(found, Link(speed), Compute(t1_ms, t1_ms / 1000), queue_ms=queue_ms)
     assert (offer.turn is Turn.QUEUED) == (choice.way is Way.LOAD)
     assert choice.way is not Way.SPLIT  # nothing overlaps
+
+
+def test_the_relay_weighs_a_copy_against_computing_what_it_would_bring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weighed: list[tuple[int, int]] = []
+    recompute_s = Served.recompute_s
+
+    def recorded(served: Served, tokens: int, cached: int) -> float:
+        weighed.append((tokens, cached))
+        return recompute_s(served, tokens, cached)
+
+    monkeypatch.setattr(Served, "recompute_s", recorded)
+    with rig(host={"host_bytes": 4 << 20, "clean_target": 0.4}) as r:
+        one = rig_user("one", 100)
+        r.rank(one)
+        r.crowd(3)
+        r.rest()
+        assert r.cached(one) == (0, 100)
+        r.prepare(longer(one, 30))
+        assert weighed == [(100, 0)]  # the other 30 are computed either way
+
+
+def test_a_copy_behind_what_the_device_has_moves_the_rest() -> None:
+    served = Served(Build("b"), token_bytes=100, page_tokens=32, host_token_bytes=50)
+    whole, rest = served.in_host(100, 0), served.in_host(100, 64)
+    assert whole is not None
+    assert rest is not None
+    assert (whole.nbytes, rest.nbytes) == (128 * 50, 64 * 50)
+    assert served.in_host(0, 0) is None
