@@ -9,8 +9,10 @@ from engine_checks import asked, ranked_right, user
 from engine_models import FINGERPRINT, KEPT, PAGE_TOKENS, _choose, random_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from relay_rig import longer, rig
+from relay_rig import user as rig_user
 
-import relaygr.engine.engine as engine_module
+import relaygr.engine.passes as passes_module
 from relaygr.cache.chooser import Choice, Found, Way, pick
 from relaygr.cache.speeds import Compute, Link
 from relaygr.config.relay import HostConfig
@@ -19,19 +21,24 @@ from relaygr.core.clock import ManualClock
 from relaygr.core.units import KIB, MIB
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
+from relaygr.engine.laps import Served
 from relaygr.memory.host import HostPool
 from relaygr.models.presets import AnyConfig
 from relaygr.relay.latency import Coefficients
 from relaygr.relay.link import ReloadLink, Turn
+from relaygr.relay.trigger import Build
 
-HOST = HostConfig(host_bytes=4 * MIB, run_chunk_tokens=PAGE_TOKENS, checksum_share=1.0)
 
-
-def hosted(config: AnyConfig = KEPT["transformer"], clock: ManualClock | None = None) -> Engine:
+def hosted(
+    config: AnyConfig = KEPT["transformer"], clock: ManualClock | None = None, copy_threads: int = 0
+) -> Engine:
+    host = HostConfig(
+        host_bytes=4 * MIB, run_chunk_tokens=PAGE_TOKENS, checksum_share=1.0, copy_threads=copy_threads
+    )
     choice = _choose("cpu", "fp32", False)
     model = random_model(config, 0).cast(choice.dtype)
     settings = EngineConfig(page_tokens=PAGE_TOKENS, device_bytes=MIB)
-    return Engine(model, FINGERPRINT, choice, settings, clock or ManualClock(), HOST)
+    return Engine(model, FINGERPRINT, choice, settings, clock or ManualClock(), host)
 
 
 def spill(engine: Engine) -> None:
@@ -58,9 +65,11 @@ def say(engine: Engine, chooser: Any) -> None:
     engine._loader._chooser.choose = chooser.choose  # type: ignore[method-assign]
 
 
+@pytest.mark.parametrize("copy_threads", [0, 1])
 @pytest.mark.parametrize("family", KEPT)
-def test_m1_scores_are_the_same_for_every_split(family: str) -> None:
-    engine, before = hosted(KEPT[family]), user(KEPT[family], 70, seed=1)
+def test_m1_scores_are_the_same_for_every_split(family: str, copy_threads: int) -> None:
+    engine = hosted(KEPT[family], copy_threads=copy_threads)
+    before = user(KEPT[family], 70, seed=1)
     items, times, actions = before.items[-3:], before.timestamps[-3:] + 1_000_000, before.actions[-3:]
     after = before.append(items, times, actions)
     length = KEPT[family].prefix_tokens(len(before))
@@ -110,7 +119,7 @@ class Timed:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = ManualClock()
         self.copy_s = self.pass_s = 0.0
-        load, score = HostPool.load, engine_module.score
+        load, score = HostPool.load, passes_module.score
 
         def slow_load(pool: HostPool, *args: Any) -> None:
             load(pool, *args)
@@ -123,7 +132,7 @@ class Timed:
             return done
 
         monkeypatch.setattr(HostPool, "load", slow_load)
-        monkeypatch.setattr(engine_module, "score", slow_score)
+        monkeypatch.setattr(passes_module, "score", slow_score)
         self.engine = hosted(clock=self.clock)
 
     def visit(self) -> int:
@@ -162,14 +171,28 @@ def test_what_the_device_has_is_counted_and_nothing_is_loaded(monkeypatch: pytes
     assert dict(timed.engine.stats().decisions) == {"device": 1, "load": 0, "split": 0, "recompute": 0}
 
 
-def test_m25_a_load_past_its_deadline_is_not_begun() -> None:
-    engine, one = hosted(), user(KEPT["transformer"], 100, seed=1)
+def test_copies_on_lanes_are_learnt_from_and_overlap() -> None:
+    engine, one = hosted(copy_threads=1), user(KEPT["transformer"], 100, seed=1)
+    chooser = engine._loader._chooser
+    assert (hosted()._loader._chooser.layers, chooser.layers) == (1, 2)
     engine.rank(asked(one))
     spill(engine)
-    ref, chooser = engine.ref(one), engine._loader._chooser
-    assert ref is not None
-    assert engine._tiers.load(ref, 5.0, 8, chooser, deadline_s=5.0) == 0
-    assert engine._tiers.load(ref, 5.0, 8, chooser, deadline_s=6.0) == 100
+    seen: list[tuple[int, int, float]] = []
+    chooser.link.observe = lambda *copy: seen.append(copy)  # type: ignore[method-assign]
+    assert ranked_right(engine, asked(one)).served.tokens_loaded == 100
+    assert [(nbytes, runs) for nbytes, runs, _ in seen] == [(100 * engine.layout.token_bytes, 1)]
+
+
+@pytest.mark.parametrize(("queue_s", "loaded"), [(0.0, 100), (0.001, 100), (60.0, 0)])
+def test_m25_behind_a_long_queue_everything_is_computed(
+    queue_s: float, loaded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Timed(monkeypatch)
+    timed.pass_s, timed.copy_s = 1e-2, 1e-3
+    assert timed.visit() == 100
+    monkeypatch.setattr(timed.engine._tiers, "queue_s", lambda: queue_s)
+    assert timed.visit() == 100 - loaded
+    assert timed.count(Way.RECOMPUTE) == (not loaded)
 
 
 def test_flights_teach_the_same_link() -> None:
@@ -207,3 +230,33 @@ def test_the_relay_and_the_chooser_say_the_same_of_the_same_speeds(
     choice = pick(found, Link(speed), Compute(t1_ms, t1_ms / 1000), queue_ms=queue_ms)
     assert (offer.turn is Turn.QUEUED) == (choice.way is Way.LOAD)
     assert choice.way is not Way.SPLIT  # nothing overlaps
+
+
+def test_the_relay_weighs_a_copy_against_computing_what_it_would_bring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weighed: list[tuple[int, int]] = []
+    recompute_s = Served.recompute_s
+
+    def recorded(served: Served, tokens: int, cached: int) -> float:
+        weighed.append((tokens, cached))
+        return recompute_s(served, tokens, cached)
+
+    monkeypatch.setattr(Served, "recompute_s", recorded)
+    with rig(host={"host_bytes": 4 << 20, "clean_target": 0.4}) as r:
+        one = rig_user("one", 100)
+        r.rank(one)
+        r.crowd(3)
+        r.rest()
+        assert r.cached(one) == (0, 100)
+        r.prepare(longer(one, 30))
+        assert weighed == [(100, 0)]  # the other 30 are computed either way
+
+
+def test_a_copy_behind_what_the_device_has_moves_the_rest() -> None:
+    served = Served(Build("b"), token_bytes=100, page_tokens=32, host_token_bytes=50)
+    whole, rest = served.in_host(100, 0), served.in_host(100, 64)
+    assert whole is not None
+    assert rest is not None
+    assert (whole.nbytes, rest.nbytes) == (128 * 50, 64 * 50)
+    assert served.in_host(0, 0) is None

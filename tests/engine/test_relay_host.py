@@ -11,7 +11,7 @@ from relay_rig import FULL, PAGE_BYTES, T_LIFE_S, Rig, longer, rig, user
 from scheduler_fakes import PATIENCE_S, await_true
 
 from relaygr.core.clock import ManualClock
-from relaygr.core.errors import ConfigError
+from relaygr.core.errors import BackendError, ConfigError
 from relaygr.engine import tiers
 from relaygr.engine.jobs import Admission
 from relaygr.engine.requests import Path
@@ -287,3 +287,27 @@ def test_the_speed_of_the_link_is_that_of_whole_copies(monkeypatch: pytest.Monke
         wanted = before + 0.2 * (FULL * TOKEN_BYTES / 0.03 - before)
         assert r.relay._link.measured_bytes_per_s == pytest.approx(wanted)
         r.advance(T_LIFE_S)
+
+
+@pytest.mark.parametrize("mode", ["open", "closed"])
+def test_m26_a_signal_whose_reload_fails(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rig(host={**HOST, "fail_mode": mode}) as r:
+        spilled(r)
+
+        def torn(*_: object) -> None:
+            raise RuntimeError("torn")
+
+        monkeypatch.setattr(HostPool, "load", torn)
+        flight = r.signal(ONE).flight
+        assert flight is not None
+        await_true(flight.done)
+        monkeypatch.undo()
+        r.rest()
+        assert r.engine.copy_stats().failed_loads == 1
+        if mode == "open":
+            assert flight.result(0).tokens_computed > 0
+            assert r.cached(ONE) == (FULL, 0)
+        else:
+            assert isinstance(flight.exception(0), BackendError)
+            assert r.cached(ONE) == (0, FULL)
+        r.rank(ONE)

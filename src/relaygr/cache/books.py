@@ -52,7 +52,9 @@ class DeviceBooks(StateCache):
             return Miss()
         return Hit(device_start=0, device_end=usable, host=0, disk=0, usable=usable)
 
-    def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
+    def prepare_load(
+        self, ref: Ref, tokens: int, now_s: float, deadline_s: float, whole: bool = False
+    ) -> LoadPlan | Refused:
         return self._refuse(Reason.NO_LOWER_TIER)
 
     def complete_load(self, plan: LoadPlan, ok: bool, damaged: bool = False) -> bool:

@@ -49,7 +49,7 @@ class PageSum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Bring tokens [start, start + tokens) of `ref` from `runs` into device `pages`.
+    """Bring tokens [start, start + tokens) of `ref` from `runs` into device `pages`, which may hold more.
 
     `runs` and `pages` begin at token 0; the rows before `start` are on the device already. `runs` are those
     of the whole stored entry, which may be longer, and `sums` its checksums: each page that the load touches
@@ -164,11 +164,14 @@ class StateCache(ABC):
         """
 
     @abstractmethod
-    def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
+    def prepare_load(
+        self, ref: Ref, tokens: int, now_s: float, deadline_s: float, whole: bool = False
+    ) -> LoadPlan | Refused:
         """Pin the first `tokens` in the lower tier and make room on the device; visible only when complete.
 
         Tokens that the device has are not copied again. Until `complete_load`, or a sweep after the deadline,
-        the pages are the mover's.
+        the pages are the mover's. With `whole` there are pages for all of `ref`: whoever computes the rows
+        behind `tokens` writes them beside the mover, and `complete_load` publishes both.
         Refused: no_lower_tier, not_resident (fewer match there), already_stored (the device has them), busy,
         too_large, pinned, stale_model. Raises: ValueError for `tokens` below 1.
         """

@@ -122,7 +122,9 @@ class TieredBooks(DeviceBooks):
         """
         return self._flights.running(plan)
 
-    def prepare_load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> LoadPlan | Refused:
+    def prepare_load(
+        self, ref: Ref, tokens: int, now_s: float, deadline_s: float, whole: bool = False
+    ) -> LoadPlan | Refused:
         if self._host is None:
             return self._refuse(Reason.NO_LOWER_TIER)
         refusal = self._unmovable(ref, tokens)
@@ -131,7 +133,10 @@ class TieredBooks(DeviceBooks):
         source = self._host.get(identity(ref))
         if source is None or tokens > self._host.match(ref):
             return self._refuse(Reason.NOT_RESIDENT)
-        target = cut(source.ref, tokens)
+        entry = self._index.get(identity(ref))
+        if whole and entry is not None and longest_match(entry.ref, ref) >= tokens:
+            return self._refuse(Reason.ALREADY_STORED)
+        target = ref if whole else cut(source.ref, tokens)
         lease = self.append(target, "load", now_s, deadline_s)
         if isinstance(lease, Refused):
             return lease

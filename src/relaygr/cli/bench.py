@@ -34,6 +34,8 @@ bench_app.command(serve)
 bench_app.command(soak)
 bench_app.command(gateway)
 bench_app.command("relaygr.cli.bench_relay:relay", name="relay")
+bench_app.command("relaygr.cli.bench_cache:cache", name="cache")
+bench_app.command("relaygr.cli.bench_transfer:transfer", name="transfer")
 bench_app.command("relaygr.cli.bench_drift:drift", name="drift")
 
 

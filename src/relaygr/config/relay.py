@@ -122,6 +122,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
         quant_scale: who shares a scale in `int8` and `fp8`. A `page_head` would be rounded anew with every
             token that is added, so that a state that is spilled again and again would drift.
         drift_limit: a format is refused if it moves a probability of the served model further than this.
+        copy_threads: that copy beside ranking; 0 copies on its thread, before it.
+        staging_tokens: rows of a staging buffer, where the device is not ordinary memory.
+        store_timeout_ms: longest time of a copy to host memory.
+        fail_mode: `open` computes anew what could not be copied, `closed` answers with an error instead.
         tier_mode: `exclusive` keeps a state in one tier, `inclusive` leaves it in host memory when the device
             has it, too; `auto` is exclusive where the device is the processor, whose memory is the host's.
         policy_host: which states leave it when there is no room; `relaygr cache curve` compares them.
@@ -142,6 +146,9 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "spill_queue_max": Range(1, 65_536),
         "checksum_share": Range(0, 1),
         "drift_limit": Range(0, 1, open_low=True),
+        "copy_threads": Range(0, 64),
+        "staging_tokens": Range(8, 1 << 20),
+        "store_timeout_ms": Range(1, 600_000),
         "first_touch_weight": Range(0, 1000, open_low=True),
         "freq_cap": Range(1, 1000),
         "ghost_entries": Range(0, 100_000_000),
@@ -160,6 +167,10 @@ class HostConfig(Section, frozen=True, kw_only=True):
     host_dtype: Literal["same", "bf16", "int8", "fp8"] = "same"
     quant_scale: Literal["token_head", "page_head"] = "token_head"
     drift_limit: float = 0.01
+    copy_threads: int = 1
+    staging_tokens: int = 8192
+    store_timeout_ms: float = 1000.0
+    fail_mode: Literal["open", "closed"] = "open"
     tier_mode: Literal["auto", "exclusive", "inclusive"] = "auto"
     policy_host: Literal[
         "gd_cost",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaygr.engine.history import UserHistory
+from relaygr.engine.requests import RankRequest
 from relaygr.engine.residency import Residency
 from relaygr.kernels.interface import Kernel
 from relaygr.models.config import Cacheable
@@ -31,6 +32,7 @@ class Work:
         tokens: history tokens of the window whose K/V can be kept.
         unknown: ids that the model does not know.
         keep: whether the prefix may stay in the cache.
+        request: what was checked.
     """
 
     place: int
@@ -42,6 +44,7 @@ class Work:
     tokens: int
     unknown: int
     keep: bool = True
+    request: RankRequest | None = None
 
     def passes(self, cacheable: Cacheable, step: int) -> list[Tensor]:
         """Which candidates run together, int64 [n] each; of one query time if K/V depend on it."""

@@ -62,6 +62,7 @@ class Checker:
             shape.prefix_tokens(len(history) - first),
             unknown,
             request.keep,
+            request,
         )
 
     def ref(self, work: Work) -> Ref:

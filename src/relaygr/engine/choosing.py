@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relaygr.cache.chooser import Chooser
+from relaygr.cache.chooser import Chooser, Found
 from relaygr.cache.host import Weigh
 from relaygr.cache.policy import Weight
 from relaygr.cache.speeds import Compute, Link, MeasuredCompute, MeasuredLink, Part
-from relaygr.core.clock import Clock
 from relaygr.core.state import Ref
 from relaygr.engine.batch import Work
 from relaygr.engine.residency import Residency
-from relaygr.engine.tiers import Tiers
+from relaygr.engine.tiers import Readable, Tiers
+from relaygr.memory.lane import LaneStats
 from relaygr.models.cost import cost
 from relaygr.models.presets import AnyConfig
 
 # Only the proportions of work of different shapes outlive the first pass.
 _FLOPS_PER_MS = 2e7
 _LINK_BYTES_PER_S = 2e9
-# Copies end before computing begins: nothing of the two overlaps.
-_LAYERS = 1
 
 
 def chooser_for(config: AnyConfig) -> Chooser:
@@ -30,7 +28,7 @@ def chooser_for(config: AnyConfig) -> Chooser:
         t1_ms=price.dense_flops_per_token / _FLOPS_PER_MS,
         t2_ms=price.attention_flops_per_pair / _FLOPS_PER_MS,
     )
-    return Chooser(MeasuredLink(Link(_LINK_BYTES_PER_S)), MeasuredCompute(compute), _LAYERS)
+    return Chooser(MeasuredLink(Link(_LINK_BYTES_PER_S)), MeasuredCompute(compute))
 
 
 def weigh_by(chooser: Chooser, token_bytes: int) -> Weigh:
@@ -44,37 +42,58 @@ def weigh_by(chooser: Chooser, token_bytes: int) -> Weigh:
 
 
 class Loader:
-    """Loads for rankings what is quicker copied than computed, and learns from how long both take.
+    """Decides for rankings what is quicker copied than computed, and learns from how long both take.
 
     A prefix that a signal prepares is not decided on here: its relay has chosen, from the same copies, and
-    where nothing overlaps the quickest way is one of the two that it knows. Runs where the engine runs.
+    where copies are made a part at a time nothing overlaps, so that the quickest way is one of the two that
+    it knows. Runs where the engine runs.
     """
 
-    def __init__(self, tiers: Tiers, chooser: Chooser, clock: Clock) -> None:
-        self._tiers, self._clock, self._chooser = tiers, clock, chooser
+    def __init__(self, tiers: Tiers, chooser: Chooser) -> None:
+        self._tiers, self._chooser = tiers, chooser
+        if tiers.overlaps:
+            chooser.layers = tiers.pool.layout.layers
+        self._lane = LaneStats()
 
     @property
     def decisions(self) -> tuple[tuple[str, int], ...]:
         """So far, by what was done about the tokens of the host."""
         return tuple((way.value, count) for way, count in self._chooser.decisions.items())
 
-    def load(self, ref: Ref, candidates: int, now_s: float) -> int:
-        """Returns the tokens copied."""
-        began_s = self._clock.now_s()
-        loaded = self._tiers.load(ref, now_s, candidates, self._chooser)
-        if loaded:
-            self.copied(loaded * self._tiers.host_token_bytes, self._clock.now_s() - began_s)
-        return loaded
+    def choose(self, ref: Ref, candidates: int, found: Readable) -> int:
+        """The first tokens of `ref` to have on the device before the others are computed."""
+        asked = Found(
+            tokens=ref.tokens,
+            device=found.device,
+            host=found.host,
+            candidates=candidates,
+            token_bytes=self._tiers.host_token_bytes,
+            page_tokens=self._tiers.pool.layout.page_tokens,
+        )
+        return self._chooser.choose(asked, 1000 * self._tiers.queue_s()).tokens
 
     def copied(self, nbytes: int, seconds: float) -> None:
         """A copy took so long."""
         self._chooser.link.observe(nbytes, 1, 1000 * seconds)
 
+    def loaded(self, tokens: int, seconds: float) -> None:
+        """So many tokens came in so long, while nothing was computed."""
+        self.copied(tokens * self._tiers.host_token_bytes, seconds)
+
     def computed(self, wave: Sequence[Work], held: Sequence[Residency], seconds: float) -> None:
-        """A pass took so long."""
+        """A pass took so long; of one that waited for copies it is known how long these took."""
+        if any(residency.arrival is not None for residency in held):
+            self._carried()
+            return
         parts = [
             Part(work.tokens - residency.cached, residency.cached, len(work.candidates))
             for work, residency in zip(wave, held, strict=True)
             if len(work.candidates) or not residency.reason
         ]
         self._chooser.compute.observe(parts, 1000 * seconds)
+
+    def _carried(self) -> None:
+        """What the lane has copied since it was last asked."""
+        lane, before = self._tiers.copy_stats().h2d or LaneStats(), self._lane
+        self.copied(lane.bytes_total - before.bytes_total, lane.busy_s - before.busy_s)
+        self._lane = lane

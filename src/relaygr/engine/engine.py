@@ -28,13 +28,16 @@ from relaygr.engine.batch import Work, next_wave, score
 from relaygr.engine.checker import Checker
 from relaygr.engine.choosing import Loader, chooser_for, weigh_by
 from relaygr.engine.columns import Int64, IntColumn
+from relaygr.engine.courier import CopyStats
 from relaygr.engine.history import UserHistory
+from relaygr.engine.passes import Passes
 from relaygr.engine.requests import EngineStats, Path, PrefetchResult, RankRequest, RankResult
 from relaygr.engine.residency import Residency
 from relaygr.engine.tiers import NO_HOST, Readable, Tiers, format_of
 from relaygr.kernels.interface import Kernel
 from relaygr.kernels.select import Choice, choose
 from relaygr.kernels.threads import serve_with_threads
+from relaygr.memory.lane import Lanes
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.stores import PrivateKv
 from relaygr.models.presets import AnyConfig
@@ -61,10 +64,12 @@ class Engine:
         config: EngineConfig | None = None,
         clock: Clock | None = None,
         host: HostConfig = NO_HOST,
+        lanes: Lanes | None = None,
     ) -> None:
         """Serve `model`, whose matrices are in `choice.dtype`, within `config.device_bytes` of K/V.
 
-        `host` sizes the tier below, which takes what the device has no room for.
+        `host` sizes the tier below, which takes what the device has no room for; `lanes` copy between them,
+        those of `host.copy_threads` threads if it is None.
 
         Raises:
             ConfigError: the pool is smaller than one page, or the host format does not exist here.
@@ -81,14 +86,15 @@ class Engine:
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
         self._checker = Checker(self.model, model_fp, settings)
-        chooser = chooser_for(shape)
+        lease_s, chooser = settings.lease_ttl_ms / 1000, chooser_for(shape)
         weigh = weigh_by(chooser, format_of(host, choice.dtype).token_bytes(self.layout))
-        self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host, weigh)
+        self._tiers = Tiers(self.layout, settings.device_bytes, lease_s, host, self._clock, lanes, weigh)
         self._desk = self._tiers.desk
-        self._loader = Loader(self._tiers, chooser, self._clock)
+        self._loader = Loader(self._tiers, chooser)
         self.host_format = self._tiers.host_format
+        parts = (self._checker, self._tiers, self._loader, self._clock)
+        self._passes = Passes(self.model, self._kernel, *parts, settings.microbatch)
         self._lock = threading.Lock()
-        self._reuses = True
         self._served = dict.fromkeys(Path, 0)
         self._computed = self._cached = self._scored = self._errors = 0
 
@@ -192,7 +198,7 @@ class Engine:
 
     def stop_reuse(self) -> None:
         """Compute every history anew from now on: what is kept between requests gives other scores."""
-        self._reuses = False
+        self._passes.reuses = False
 
     def check_events(self, items: Int64, actions: Int64) -> None:
         """Refuse events that would make a history unrankable.
@@ -216,12 +222,12 @@ class Engine:
     def locate(self, request: RankRequest) -> tuple[int, Readable]:
         """`peek`, by tier."""
         work = self._checker.work(0, request)
-        ref = self._kept_ref(work)
+        ref = self._passes.kept_ref(work)
         return work.tokens, Readable(0, 0) if ref is None else self._tiers.readable(ref)
 
     def ref(self, history: UserHistory) -> Ref | None:
         """What identifies a prefix that is kept between requests; None where none is, or nothing is in it."""
-        return self._kept_ref(self._checker.work(0, RankRequest(history, ())))
+        return self._passes.kept_ref(self._checker.work(0, RankRequest(history, ())))
 
     def readable(self, ref: Ref) -> Readable:
         """What the tiers have of a prefix; changes nothing, and may be asked from any thread."""
@@ -249,10 +255,14 @@ class Engine:
             self._tiers.abandon((tenant(tenant_name), user_id(user)))
 
     def reload_step(self, history: UserHistory, budget_bytes: int) -> bool:
-        """Copy about so much of what the host has of a prefix to the device; True when that is all."""
+        """Copy about so much of what the host has of a prefix to the device; True when that is all.
+
+        Raises:
+            BackendError: the copy failed, and `host.fail_mode` is closed.
+        """
         ref = self.ref(history)
         with self._lock:
-            return ref is None or self._tiers.load_step(ref, budget_bytes, self._clock.now_s())
+            return ref is None or self._tiers.reload_step(ref, budget_bytes, self._clock.now_s())
 
     def wants_spill(self, free_share: float) -> bool:
         """Whether less of the device than this share is free, or a spill is under way."""
@@ -269,9 +279,23 @@ class Engine:
             self._loader.copied(nbytes, seconds)
 
     @property
+    def fails_closed(self) -> bool:
+        """Whether a copy that failed is an error, not something to compute anew."""
+        return self._tiers.fails_closed
+
+    @property
     def copied_bytes(self) -> tuple[int, int]:
         """From and to host memory."""
         return self._tiers.copied_bytes
+
+    def copy_stats(self) -> CopyStats:
+        """Counters of the copies between the tiers."""
+        with self._lock:
+            return self._tiers.copy_stats()
+
+    def loads_in_time(self, found: Readable, by_s: float) -> bool:
+        """Whether what the host has more than the device would be there by then."""
+        return self._tiers.loads_in_time(found, self._clock.now_s(), by_s)
 
     def missed(self) -> list[Missed]:
         """Visits since the last call whose states a little more device memory would have kept."""
@@ -316,14 +340,9 @@ class Engine:
 
     @torch.inference_mode()
     def _run(self, wave: list[Work]) -> list[RankResult | RelayError]:
-        now = self._clock.now_s()
-        self._tiers.books.sweep(now)
         held: list[Residency] = []
         try:
-            held.extend(self._open(work, now) for work in wave)
-            began_s = self._clock.now_s()
-            logits = score(self.model, self._kernel, wave, held, self.config.microbatch)
-            self._loader.computed(wave, held, self._clock.now_s() - began_s)
+            logits = self._passes.score(wave, held)
             return [
                 self._answer(work, residency, scores)
                 for work, residency, scores in zip(wave, held, logits, strict=True)
@@ -334,37 +353,14 @@ class Engine:
 
     def _step(self, work: Work, limit_tokens: int) -> Work:
         """The part of a prefetch that ends about `limit_tokens` behind what is cached."""
-        ref = self._kept_ref(work)
+        ref = self._passes.kept_ref(work)
         if ref is None:
             return work
         return self._checker.shorter(work, self._tiers.readable(ref).device, limit_tokens)
 
-    def _kept_ref(self, work: Work) -> Ref | None:
-        """What identifies a prefix that is kept between requests; None for one that is not."""
-        kept = self.model.config.cacheable == "append" and work.tokens and work.keep and self._reuses
-        return self._checker.ref(work) if kept else None
-
-    def _open(self, work: Work, now_s: float) -> Residency:
-        cacheable = self.model.config.cacheable
-        if cacheable == "none":
-            return self._desk.nothing("model is cacheable per pass")
-        if cacheable == "request":
-            return self._unkept(work, "model is cacheable per request")
-        if not work.keep:
-            return self._unkept(work, "asked not to be kept")
-        if not self._reuses:
-            return self._unkept(work, "what was kept gave other scores")
-        ref, ranked = self._checker.ref(work), bool(len(work.candidates))
-        loaded = self._loader.load(ref, len(work.candidates), now_s) if ranked and ref.tokens else 0
-        residency = self._desk.open(ref, now_s, needed=ranked)
-        residency.loaded = min(loaded, residency.cached)
-        return residency
-
-    def _unkept(self, work: Work, reason: str) -> Residency:
-        needed = bool(len(work.candidates))
-        return self._desk.private(work.tokens, reason) if needed else self._desk.nothing(reason)
-
     def _answer(self, work: Work, residency: Residency, logits: torch.Tensor) -> RankResult | RelayError:
+        if residency.error is not None:
+            return residency.error
         if not bool(torch.isfinite(logits).all()):
             self._desk.drop(residency)
             return BackendError(f"scores of user {work.history.user!r} are not finite; the prefix is dropped")

@@ -255,7 +255,7 @@ class Turn:
             if not job.waiting:
                 continue
             job.started_s = started
-            request = guarded("fitting a request", partial(self._fitted, job, fit))
+            request = guarded("fitting a request", partial(self._fitted, job, fit, clock))
             if isinstance(request, RelayError):
                 job.resolve(request)
                 continue
@@ -274,17 +274,33 @@ class Turn:
         """Bring some more of the history into the cache."""
         return guarded("a prefetch step", partial(self._stepped, history, chunk))
 
-    def _fitted(self, job: RankJob, fit: Fit | None) -> RankRequest:
+    def _fitted(self, job: RankJob, fit: Fit | None, clock: Clock) -> RankRequest:
         """The job's request, with less history if all of it cannot be read before the deadline."""
+        end_s = job.budget_s if job.budget_s > job.started_s else job.deadline_s
+        # A load may take half of the time that is left; the other half is for what is done without it.
+        job.request.load_by_s = (job.started_s + end_s) / 2
         if fit is None:
             return job.request
+        job.request.otherwise = partial(self._without_host, job, fit, clock)
         job.tokens, found = self.engine.locate(job.request)  # its prefix may have come, or gone, meanwhile
         job.cached = max(found)
-        if not job.missing:
-            return job.request
+        if found.host > found.device and not self.engine.loads_in_time(found, job.request.load_by_s):
+            job.cached = found.device
         left_ms = (job.budget_s - job.started_s) * 1000
         if job is self.batch[0]:
             left_ms = min(left_ms, self.share_ms)
+        return self._cut(job, fit, left_ms)
+
+    def _without_host(self, job: RankJob, fit: Fit, clock: Clock) -> RankRequest:
+        """What is scored if the host cannot give the prefix after all: what the time left allows."""
+        job.tokens, found = self.engine.locate(job.request)
+        job.cached = found.device
+        return self._cut(job, fit, (job.budget_s - clock.now_s()) * 1000)
+
+    def _cut(self, job: RankJob, fit: Fit, left_ms: float) -> RankRequest:
+        """The job's request with as much history as can be read in so long."""
+        if not job.missing:
+            return job.request
         events, shape = fit(job, left_ms), self.engine.model_config
         if events >= len(job.request.history) or shape.prefix_tokens(events) >= job.tokens:
             return job.request

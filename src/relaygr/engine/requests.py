@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,9 +33,11 @@ class RankRequest:
         query_time: seconds; an int that every candidate shares, or, for models that allow it, int64 [m].
             Defaults to the last event's time.
         keep: whether the prefix may stay in the cache afterwards.
+        load_by_s: on the engine's clock; a prefix that host memory could not give by then is not waited for.
+        otherwise: what to score then, or if it cannot be had at all; None for the same, computed anew.
     """
 
-    __slots__ = ("candidates", "history", "keep", "query_time")
+    __slots__ = ("candidates", "history", "keep", "load_by_s", "otherwise", "query_time")
 
     def __init__(
         self,
@@ -46,6 +48,8 @@ class RankRequest:
         keep: bool = True,
     ) -> None:
         self.history, self.keep = history, keep
+        self.load_by_s = float("inf")
+        self.otherwise: Callable[[], RankRequest] | None = None
         self.candidates: Int64 = int64_column("candidates", candidates)
         last = int(history.timestamps[-1]) if len(history) else 0
         self.query_time: int | Int64

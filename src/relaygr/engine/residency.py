@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from relaygr.cache.books import DeviceBooks
 from relaygr.cache.interface import Refused
 from relaygr.cache.lease import ReadLease, WriteLease
+from relaygr.core.errors import BackendError
 from relaygr.core.state import Hit, Ref, Touch
+from relaygr.engine.courier import Arrival
 from relaygr.memory.pool import PagePool
 from relaygr.memory.stores import PagedKv, PrivateKv
 
@@ -22,6 +24,8 @@ class Residency:
         cached: tokens already in the store.
         reason: why the prefix will not be in the cache afterwards; empty when it will.
         loaded: of the cached tokens, those that came from host memory for this request.
+        arrival: their copy, which may still go on.
+        error: the answer, if there is nothing to score.
     """
 
     store: PagedKv | PrivateKv | None
@@ -30,6 +34,8 @@ class Residency:
     ref: Ref | None = None
     lease: ReadLease | WriteLease | None = None
     loaded: int = 0
+    arrival: Arrival | None = None
+    error: BackendError | None = None
 
 
 class ResidencyDesk:
@@ -81,10 +87,26 @@ class ResidencyDesk:
     @staticmethod
     def quantized(residency: Residency) -> int:
         """Of the cached tokens, up to the last that came back rounded from host memory."""
+        arrival = residency.arrival
+        if arrival is not None:
+            return arrival.cached if arrival.loading.rounds else 0
         return residency.lease.rounded_tokens if residency.lease is not None else 0
+
+    def arriving(self, ref: Ref, arrival: Arrival) -> Residency:
+        """Pages that are being filled by a copy, and behind it by a pass: each layer waits for its rows."""
+        pages, cached = arrival.pages, arrival.cached
+        with ExitStack() as undo:
+            undo.callback(arrival.drop)
+            # The copy leaves zeros behind its last row; the pages behind it are the pass's alone.
+            self._pool.zero(pages[self._pool.layout.pages_for(cached) :])
+            paged = PagedKv(self._pool, pages, ref.tokens, clean_tail=True, filled=cached, gate=arrival.gate)
+            undo.pop_all()
+        return Residency(paged, cached, "", ref, loaded=arrival.loading.plan.tokens, arrival=arrival)
 
     def keep(self, residency: Residency, now_s: float) -> str:
         """Publish what was computed and let go; returns why the prefix is not cached, or ""."""
+        if residency.arrival is not None:
+            return self._keep_arrived(residency.arrival, residency)
         lease, ref = residency.lease, residency.ref
         if lease is None or ref is None:
             return residency.reason
@@ -105,5 +127,14 @@ class ResidencyDesk:
 
     def close(self, residency: Residency) -> None:
         """Let go without publishing; after `keep` a no-op."""
+        if residency.arrival is not None:
+            residency.arrival.drop()
         if residency.lease is not None:
             residency.lease.release()
+
+    def _keep_arrived(self, arrival: Arrival, residency: Residency) -> str:
+        if not arrival.keep():
+            return "lost"
+        computed = arrival.ref.tokens > residency.cached
+        self._books.touch(arrival.ref, Touch.APPEND if computed else Touch.HIT)
+        return ""

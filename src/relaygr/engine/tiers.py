@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 
-from relaygr.cache.chooser import Chooser, Found
 from relaygr.cache.host import Weigh, weigh_by_length
 from relaygr.cache.inclusive import InclusiveBooks
 from relaygr.cache.interface import Refused, Stats
@@ -16,16 +16,22 @@ from relaygr.cache.lease import ReadLease
 from relaygr.cache.policies import configured
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.relay import HostConfig
-from relaygr.core.errors import ConfigError
+from relaygr.core.clock import Clock, MonotonicClock
+from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Hit, Ref
+from relaygr.core.units import MIB
+from relaygr.engine.courier import Arrival, CopyStats, Courier
 from relaygr.engine.residency import ResidencyDesk
 from relaygr.engine.transfer import Carrier, Loading, Mover, Storing
 from relaygr.memory.format import HostFormat
 from relaygr.memory.formats import SAME, host_format
 from relaygr.memory.host import HostPool
+from relaygr.memory.lane import Declined, Lanes
+from relaygr.memory.lanes import thread_lanes
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
+from relaygr.memory.staging import Staging
 
 log = logging.getLogger("relaygr.engine")
 
@@ -41,6 +47,10 @@ class Readable(NamedTuple):
     host: int
 
 
+Choose = Callable[[Readable], int]
+"""The first tokens of a prefix to have on the device before a pass computes the others."""
+
+
 class Tiers:
     """All methods run where the engine runs; nothing of a user is left behind by `forget`.
 
@@ -54,11 +64,16 @@ class Tiers:
         device_bytes: int,
         lease_s: float,
         host: HostConfig = NO_HOST,
+        clock: Clock | None = None,
+        lanes: Lanes | None = None,
         weigh: Weigh = weigh_by_length,
     ) -> None:
         """Take `device_bytes` of device memory and, if there is that much, `host.host_bytes` of the host's.
 
-        `weigh` tells what a state in host memory is worth to whoever decides which of them leave.
+        Copies for rankings go on `lanes`, on threads of their own if it is None; with `host.copy_threads` 0
+        they are made where the engine runs. `weigh` tells what a state in host memory is worth to whoever
+        decides which of them leave.
+
 
         Raises:
             ConfigError: the device pool is smaller than a page or cannot be had, chunks are not pages, or the
@@ -80,7 +95,9 @@ class Tiers:
             raise ConfigError("engine.device_bytes", f"{device_bytes} cannot be had: {reason}") from error
         self.books, self._carrier = _below(layout, pages, lease_s, host, self.host_format, self.pool, weigh)
         self.desk = ResidencyDesk(self.books, self.pool, lease_s)
-        self._lease_s = lease_s
+        self._lease_s, self._clock = lease_s, clock or MonotonicClock()
+        self.fails_closed = host.fail_mode == "closed"
+        self._courier = _courier(self._carrier, host, self._clock, lanes)
         self._held: dict[Owner, ReadLease] = {}
         self._loading: dict[Owner, Loading] = {}
         self._spilling: Storing | None = None
@@ -88,6 +105,15 @@ class Tiers:
     @property
     def has_host(self) -> bool:
         return self._carrier is not None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether passes compute while what they load is copied."""
+        return self._courier is not None
+
+    def queue_s(self) -> float:
+        """Until a load for a ranking would begin."""
+        return self._courier.queue_s() if self._courier is not None else 0.0
 
     @property
     def host_token_bytes(self) -> int:
@@ -134,24 +160,72 @@ class Tiers:
         if loading is not None and self._carrier is not None:
             self._carrier.land(loading)
 
-    def load(
-        self, ref: Ref, now_s: float, candidates: int, chooser: Chooser, deadline_s: float = float("inf")
-    ) -> int:
-        """Bring what the host has more of `ref` to the device, as far as it is worth it; returns the tokens.
+    def sweep(self, now_s: float) -> None:
+        """End what is overdue."""
+        # Pages are not taken from under a copy that runs, however late it is.
+        if self._courier is None or self._courier.poll(now_s):
+            self.books.sweep(now_s)
 
-        A load that has begun goes on, whatever the chooser would say now.
+    def copy_stats(self) -> CopyStats:
+        carrier = self._carrier
+        if carrier is None:
+            return CopyStats()
+        stats = CopyStats() if self._courier is None else self._courier.stats()
+        return replace(
+            stats,
+            failed_loads=stats.failed_loads + carrier.failed_loads,
+            staging_bytes=carrier.staging_bytes,
+        )
+
+    def loads_in_time(self, found: Readable, now_s: float, by_s: float) -> bool:
+        """Whether what the host has more than the device would be there by then; may be asked by anybody."""
+        missing = (found.host - found.device) * self.host_token_bytes
+        if missing <= 0 or self._courier is None:
+            return True
+        return self._courier.in_time(missing, now_s, by_s)
+
+    def arrive(
+        self, ref: Ref, now_s: float, by_s: float, choose: Choose
+    ) -> Arrival | int | BackendError | None:
+        """Begin to bring what the host has more of `ref` to the device, for a pass that computes the rest.
+
+        Returns what the pass is to wait for, or the tokens that are there now; None if the host has more but
+        cannot bring it by then, and an error if it failed and that is not to be made up for. A load that has
+        begun goes on, whatever would be chosen now.
         """
-        if self._carrier is None:
+        found, carrier, courier = self.readable(ref), self._carrier, self._courier
+        if carrier is None or not max(found):
             return 0
+        begun = (ref.tenant, ref.user) in self._loading
+        wanted = found.host if begun else choose(found)
+        if wanted <= found.device:
+            return 0
+        if courier is None or begun:
+            failed = carrier.failed_loads
+            brought = self.load(ref, now_s, wanted)
+            if brought or carrier.failed_loads == failed:
+                return brought
+            return self._failed(ref, carrier.failure)
+        by_s = min(by_s, now_s + self._lease_s)
+        nbytes = (wanted - found.device) * self.host_token_bytes
+        arrival = courier.arrive(ref, wanted, nbytes, now_s, by_s)
+        if isinstance(arrival, Refused):
+            return 0
+        return None if isinstance(arrival, Declined) else arrival
+
+    def lost(self, arrival: Arrival) -> BackendError | None:
+        """What a load that did not come means for its request: an error, or None to compute."""
+        return self._failed(arrival.ref, arrival.lost)
+
+    def _failed(self, ref: Ref, why: str) -> BackendError | None:
+        if not self.fails_closed:
+            return None
+        return BackendError(f"the prefix of user {ref.user!r} could not be loaded: {why}")
+
+    def load(self, ref: Ref, now_s: float, tokens: int = _WHOLE) -> int:
+        """Bring what the host has more of the first `tokens` of `ref`, all at once; returns what came."""
         found = self.readable(ref)
-        wanted = found.host
-        if (ref.tenant, ref.user) not in self._loading:
-            if not max(found):
-                return 0
-            page, nbytes = self.pool.layout.page_tokens, self.host_token_bytes
-            asked = Found(ref.tokens, found.device, found.host, candidates, nbytes, page)
-            wanted = chooser.choose(asked, deadline_ms=1000 * (deadline_s - now_s)).tokens
-        if wanted > found.device and self.load_step(ref, _WHOLE, now_s, wanted):
+        if min(found.host, tokens) > found.device and self.load_step(ref, _WHOLE, now_s, tokens):
             return max(self.readable(ref).device - found.device, 0)
         return 0
 
@@ -178,6 +252,20 @@ class Tiers:
         del self._loading[owner]
         self._carrier.land(transfer)
         return True
+
+    def reload_step(self, ref: Ref, budget_bytes: int, now_s: float) -> bool:
+        """`load_step` for a prefix that nobody ranks yet.
+
+        Raises:
+            BackendError: the copy failed, and that is not to be made up for.
+        """
+        before = self._carrier.failed_loads if self._carrier is not None else 0
+        done = self.load_step(ref, budget_bytes, now_s)
+        if done and self._carrier is not None and self._carrier.failed_loads > before:
+            error = self._failed(ref, self._carrier.failure)
+            if error is not None:
+                raise error
+        return done
 
     def wants_spill(self, free_share: float) -> bool:
         """Whether a part of a spill is to be copied, or fewer pages than this share are free."""
@@ -213,6 +301,8 @@ class Tiers:
         """Drop everything held of a user, what is on its way included; returns the entries dropped."""
         dropped = self.books.forget(*owner)
         self.abandon(owner)
+        if self._courier is not None:
+            self._courier.forget(owner)
         spilling, carrier = self._spilling, self._carrier
         if carrier is not None and spilling is not None:
             ref = spilling.plan.ref
@@ -267,7 +357,7 @@ def _below(
             host_rounds=not form.exact,
             run_chunk_tokens=host.run_chunk_tokens if host_bytes else layout.page_tokens,
             layout_id=form.layout_id(layout),
-            store_timeout_s=lease_s,
+            store_timeout_s=host.store_timeout_ms / 1000,
             policy=configured(host),
             weigh=weigh,
         )
@@ -280,4 +370,25 @@ def _below(
     except (RuntimeError, ValueError, MemoryError) as error:
         log.warning("no host tier: %s", str(error).splitlines()[0])
         return books(0), None
-    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share))
+    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, _staging(pool, host)))
+
+
+def _staging(pool: PagePool, host: HostConfig) -> Staging | None:
+    """Buffers on a device that is not ordinary memory; where it is, copies are direct."""
+    if pool.device.type == "cpu":
+        return None
+    staging = Staging(pool.layout, host.staging_tokens, pool.device)
+    log.info(
+        "staging: 2 buffers in each direction of %d tokens, %.1f MiB each, %.1f MiB in all",
+        staging.tokens,
+        staging.buffer_bytes / MIB,
+        staging.nbytes / MIB,
+    )
+    return staging
+
+
+def _courier(carrier: Carrier | None, host: HostConfig, clock: Clock, lanes: Lanes | None) -> Courier | None:
+    """What copies beside the engine; None where nothing is copied, or the engine does it."""
+    if carrier is None or (lanes is None and not host.copy_threads):
+        return None
+    return Courier(carrier, lanes or thread_lanes(host.copy_threads, clock), clock)

@@ -109,6 +109,9 @@ class Worker:
             if relay is not None:
                 relay.reloaded(flight.owner, nbytes, flight.reload_s)
                 relay.stepped(flight.owner, turn.engine, flight.history)
+            if isinstance(done, RelayError) and turn.engine.fails_closed:
+                flight.resolve(done)
+                return
             flight.reloaded = done is True
         flight.reloading = False
         self._back(flight)

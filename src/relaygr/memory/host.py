@@ -17,12 +17,18 @@ from relaygr.memory.pool import PagePool, Placement
 
 
 class Piece(NamedTuple):
-    """`rows` tokens of an entry from token `token` on, adjacent in the pool and adjacent in host memory."""
+    """`rows` tokens of an entry from token `token` on, adjacent in host memory, and in the pool if it can be.
+
+    Attributes:
+        where: the rows of the pool in token order, int64 [rows], if they are not adjacent there; then
+            `device_row` is only the first of them.
+    """
 
     token: int
     rows: int
     device_row: int
     host_row: int
+    where: Tensor | None = None
 
 
 class HostPool:
@@ -60,19 +66,60 @@ class HostPool:
                 raise ValueError(f"tokens [{start}, {start + tokens}): {name} hold {covered}")
         return _pieces(device, host, start, start + tokens)
 
+    def stretches(
+        self, place: Placement, runs: Sequence[HostRun], start: int, tokens: int
+    ) -> Iterator[Piece]:
+        """As `pieces`, but one for each run, whatever pages it is spread over; for copies by layer."""
+        found: list[Piece] = []
+        for run in runs:
+            first, end = max(run.start, start), min(run.start + run.tokens, start + tokens)
+            if first >= end:
+                continue
+            parts = list(self.pieces(place, runs, first, end - first))
+            where = None
+            if len(parts) > 1:
+                where = torch.cat([torch.arange(p.device_row, p.device_row + p.rows) for p in parts])
+            found.append(parts[0]._replace(rows=end - first, where=where))
+        return iter(found)
+
     def store(self, pool: PagePool, piece: Piece) -> None:
         """Pool to host: one copy of keys and one of values, on all layers and heads at once."""
-        _, rows, device_row, host_row = piece
+        rows, device_row, host_row = piece.rows, piece.device_row, piece.host_row
         for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
             source = theirs.flatten(2, 3).narrow(2, device_row, rows)
             self.format.encode(source, mine.narrow(2, host_row, rows))
 
     def load(self, pool: PagePool, piece: Piece) -> None:
         """Host to pool: one copy of keys and one of values, on all layers and heads at once."""
-        _, rows, device_row, host_row = piece
+        rows, device_row, host_row = piece.rows, piece.device_row, piece.host_row
         for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
             target = theirs.flatten(2, 3).narrow(2, device_row, rows)
             self.format.decode(mine.narrow(2, host_row, rows), target)
+
+    def store_layer(self, pool: PagePool, piece: Piece, layer: int) -> None:
+        """Pool to host: one copy of keys and one of values, of all heads of one layer."""
+        for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
+            source = theirs[layer : layer + 1].flatten(2, 3)  # [1, H, pages * page_tokens, dim], a view
+            rows = (
+                source.narrow(2, piece.device_row, piece.rows)
+                if piece.where is None
+                else source.index_select(2, piece.where)
+            )
+            self.format.encode(rows, mine[layer : layer + 1].narrow(2, piece.host_row, piece.rows))
+
+    def load_layer(self, pool: PagePool, piece: Piece, layer: int) -> None:
+        """Host to pool: one copy of keys and one of values, of all heads of one layer."""
+        for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
+            target = theirs[layer : layer + 1].flatten(2, 3)  # [1, H, pages * page_tokens, dim], a view
+            stored = mine[layer : layer + 1].narrow(2, piece.host_row, piece.rows)
+            if piece.where is None:
+                self.format.decode(stored, target.narrow(2, piece.device_row, piece.rows))
+            elif self.format.exact:
+                target.index_copy_(2, piece.where, stored)
+            else:
+                rows = target.new_empty((*target.shape[:2], piece.rows, target.shape[3]))
+                self.format.decode(stored, rows)
+                target.index_copy_(2, piece.where, rows)
 
     def crc(self, host_row: int, rows: int) -> int:
         """Checksum of `rows` rows of host memory, over all layers and heads."""
@@ -84,10 +131,11 @@ def page_crc(pool: PagePool, page: int, rows: int) -> int:
     return _crc(pool.keys[:, :, page, :rows], pool.values[:, :, page, :rows])
 
 
-def clear_tail(pool: PagePool, page: int, rows: int) -> None:
-    """Zero what lies behind the first `rows` rows of a page, on all layers."""
-    pool.keys[:, :, page, rows:].zero_()
-    pool.values[:, :, page, rows:].zero_()
+def clear_tail(pool: PagePool, page: int, rows: int, layer: int | None = None) -> None:
+    """Zero what lies behind the first `rows` rows of a page, on all layers or on one."""
+    layers = slice(None) if layer is None else slice(layer, layer + 1)
+    pool.keys[layers, :, page, rows:].zero_()
+    pool.values[layers, :, page, rows:].zero_()
 
 
 _Stretch = tuple[int, int, int]  # first token, tokens, first row

@@ -8,7 +8,7 @@ whole pages, with zeros from row `tokens` on, safe until the next call that chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class PagedKv:
         clean_tail: slots behind row `filled` of these pages are zero.
         filled: rows that are already there; None means all, which suits a read lease. A write lease passes
             its reused tokens, so that reading up to the last row written needs no copy.
+        gate: called with a layer before its rows are read or written; returns once the rows that somebody
+            else brings are there, or raises.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class PagedKv:
         tokens_capacity: int,
         clean_tail: bool,
         filled: int | None = None,
+        gate: Callable[[int], None] | None = None,
     ) -> None:
         have = len(pages) * pool.layout.page_tokens
         if not 0 <= tokens_capacity <= have:
@@ -46,6 +49,7 @@ class PagedKv:
         if not 0 <= start <= tokens_capacity:
             raise ValueError(f"filled: {filled} must be in [0, {tokens_capacity}]")
         self.pool, self.tokens_capacity, self.clean_tail = pool, tokens_capacity, clean_tail
+        self._gate = gate
         self._place = pool.place(pages)
         self._filled = [start] * pool.layout.layers
 
@@ -60,12 +64,16 @@ class PagedKv:
     def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
         end = start + k.shape[0]
         _check_range(start, end, self._filled[layer], self.tokens_capacity)
+        if self._gate is not None:
+            self._gate(layer)
         self.pool.write(layer, self._place, start, k, v)
         self._filled[layer] = max(self._filled[layer], end)
 
     def read(self, layer: int, tokens: int) -> tuple[Tensor, Tensor]:
         if not 0 <= tokens <= self._filled[layer]:
             raise ValueError(f"tokens: {tokens} must be in [0, {self._filled[layer]}]")
+        if self._gate is not None:
+            self._gate(layer)
         clean = self.clean_tail and tokens == self._filled[layer]
         return self.pool.read(layer, self._place, tokens, clean)
 
