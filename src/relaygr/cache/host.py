@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from relaygr.cache.digests import longest_match
@@ -63,6 +64,8 @@ class HostBooks:
         self.evictable_chunks = 0
         self.evictions = 0
         self.runs = 0
+        self.on_put: Callable[[HostEntry], None] | None = None  # told of what has come
+        self.on_remove: Callable[[HostEntry], None] | None = None  # and of what has left, for whatever reason
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -80,6 +83,10 @@ class HostBooks:
 
     def get(self, key: Identity) -> HostEntry | None:
         return self._entries.get(key)
+
+    def entries(self) -> Iterator[HostEntry]:
+        """In the order in which they came; nothing may change meanwhile."""
+        return iter(self._entries.values())
 
     def match(self, ref: Ref) -> int:
         """Tokens at the head of `ref` that an entry of this layout holds."""
@@ -128,6 +135,8 @@ class HostBooks:
         self._recency.insert(key)
         self.evictable_chunks += entry.chunks
         self.runs += len(entry.runs)
+        if self.on_put is not None:
+            self.on_put(entry)
 
     def drop(self, key: Identity) -> None:
         """Nobody finds the entry from now on; readers keep its chunks until they let go."""
@@ -182,3 +191,5 @@ class HostBooks:
         if not entry.pins:
             self.evictable_chunks -= entry.chunks
             self._space.free(entry.runs)
+        if self.on_remove is not None:
+            self.on_remove(entry)

@@ -114,6 +114,12 @@ class HostConfig(Section, frozen=True, kw_only=True):
         spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
         spill_queue_max: spills that wait.
         checksum_share: of the pages of a state, how many are checked when it is reloaded; 0 checks none.
+        disk_bytes: what the tier below, on disk, may take; 0 turns it off. Of a running process it alone
+            knows who was deleted since: a folder that was not in use meanwhile is to be emptied first.
+        disk_path: its folder, which belongs to one process at a time.
+        disk_index_bytes: memory for knowing what is on disk; with more on disk than that, the oldest leaves.
+        snapshot_path: a file that the host tier is written to when the service stops, and is read from, and
+            removed, when it starts; empty keeps nothing.
     """
 
     PATH: ClassVar[str] = "host"
@@ -127,6 +133,8 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "spill_min_reuse": Range(0, 1),
         "spill_queue_max": Range(1, 65_536),
         "checksum_share": Range(0, 1),
+        "disk_bytes": Range(0, 1024 * 1024 * GIB),
+        "disk_index_bytes": Range(1 << 16, 1024 * GIB),
     }
 
     host_bytes: int = GIB
@@ -138,6 +146,26 @@ class HostConfig(Section, frozen=True, kw_only=True):
     spill_min_reuse: float = 0.2
     spill_queue_max: int = 64
     checksum_share: float = 0.01
+    disk_bytes: int = 0
+    disk_path: str = ""
+    disk_index_bytes: int = GIB // 4
+    snapshot_path: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("disk_path", "snapshot_path"):
+            if "\0" in getattr(self, name):
+                raise ConfigError(self.key(name), f"{getattr(self, name)!r} contains NUL")
+        if self.disk_bytes and not self.disk_path:
+            raise ConfigError(
+                self.key("disk_path"), f"is empty; {self.disk_bytes} {self.key('disk_bytes')} need a folder"
+            )
+        for name in ("disk_bytes", "snapshot_path"):
+            if getattr(self, name) and not self.host_bytes:
+                raise ConfigError(
+                    self.key(name),
+                    f"{getattr(self, name)!r} needs a host tier: {self.key('host_bytes')} is 0",
+                )
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -25,6 +25,7 @@ from relaygr.core.errors import BackendError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.core.state import Ref
 from relaygr.engine.batch import Work, next_wave, score
+from relaygr.engine.below import Below
 from relaygr.engine.checker import Checker
 from relaygr.engine.columns import Int64, IntColumn
 from relaygr.engine.history import UserHistory
@@ -61,7 +62,7 @@ class Aside:
 
 
 class Engine:
-    """One model on one device.
+    """One model on one device; `below` is what it has in files.
 
     Every method may be called from any thread; calls run one after another. `rank_batch` and
     `prefetch_batch` report errors per request and never raise for one of them.
@@ -84,10 +85,8 @@ class Engine:
             ConfigError: the pool is smaller than one page.
         """
         settings = config or EngineConfig()
-        self.config = settings
-        self.model = model.eval()
-        self.model_fp = model_fp
-        self.choice = choice
+        self.config, self.model = settings, model.eval()
+        self.model_fp, self.choice = model_fp, choice
         self._kernel: Kernel = choice.kernel
         self._clock: Clock = clock or MonotonicClock()
         shape = model.config
@@ -98,9 +97,10 @@ class Engine:
         self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
         self._desk = self._tiers.desk
         self._lock = threading.Lock()
+        self.below = Below(self._tiers, host, model_fp, self.ref, self._clock, self._lock)
         self._reuses = True
-        self._served = dict.fromkeys(Path, 0)
-        self._computed = self._cached = self._scored = self._errors = 0
+        self._served, self._computed, self._cached = dict.fromkeys(Path, 0), 0, 0
+        self._scored = self._errors = 0
 
     @classmethod
     def load(cls, folder: FilePath, config: EngineConfig | None = None, clock: Clock | None = None) -> Engine:
@@ -241,7 +241,9 @@ class Engine:
         """Drop everything held of a user; returns the number of entries dropped."""
         owner = tenant(tenant_name), user_id(user)
         with self._lock:
-            return self._tiers.forget(owner)
+            dropped, finish = self._tiers.forget(owner), self.below.forget(owner)
+        finish()  # outside of the lock: ranking goes on while this waits for the disk
+        return dropped
 
     def hold(self, history: UserHistory, seconds: float) -> int:
         """Keep what the device has of a prefix from being evicted; returns the tokens held.

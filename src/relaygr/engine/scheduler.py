@@ -193,6 +193,7 @@ class Scheduler:
         flying = self._flights.flying(flight.owner)
         decision = relay.prepare(history, ref, found, flying, flight.queued_s, flight.deadline_s)
         flight.reloading = decision.step is Step.RELOAD
+        flight.fetching = engine.below.fetchable(ref, flight.useful_s)
         return found
 
     def forget(self, tenant: str, user: str) -> int:
@@ -319,7 +320,7 @@ class Scheduler:
                 self._ranks.look_again(self._cached)
                 share_ms = self._ranks.share_ms(now, self._cost)
             batch = self._ranks.batch(most, self.config.rank_batch_tokens, now, self._cost)
-            flight = None if batch else self._flights.take()
+            flight = None if batch or not self._flights.next(self._engine) else self._flights.take()
             idle = not batch and flight is None and self._stage == "open"
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
@@ -346,7 +347,7 @@ class Scheduler:
             self._change.wait(idle_s)
 
     def _has_work(self) -> bool:
-        work = self._ranks.head() or self._flights.head()
+        work = self._ranks.head() or self._flights.next(self._engine)
         if work is not None or self._stage == "closed":
             return True
         return self._stage == "open" and self._chores is not None and self._chores.due(self._engine)
@@ -354,7 +355,10 @@ class Scheduler:
     def _idle_s(self) -> float | None:
         """How long to wait for work before holds have to be looked at; None for ever."""
         end_s = self._relay.next_end_s() if self._relay is not None else None
-        return None if end_s is None else max(end_s - self._clock.now_s(), 0.0)
+        idle_s = float("inf") if end_s is None else max(end_s - self._clock.now_s(), 0.0)
+        if self._chores is not None:
+            idle_s = min(idle_s, self._chores.look_again_s(self._engine))
+        return None if idle_s == float("inf") else idle_s
 
     def _gather(self) -> None:
         """Wait for batch mates of a rank job, as long as that harms nobody; called with the lock held."""

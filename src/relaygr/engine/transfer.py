@@ -154,6 +154,11 @@ class Carrier:
         self._books, self._mover = books, mover
         self.loaded_bytes = self.stored_bytes = 0
 
+    @property
+    def memory(self) -> HostPool:
+        """The bytes of the host tier."""
+        return self._mover.host
+
     def load(self, ref: Ref, tokens: int, now_s: float, deadline_s: float) -> Loading | Refused:
         """Begin to bring the first `tokens` of `ref`, which the host has, to the device."""
         plan = self._books.prepare_load(ref, tokens, now_s, deadline_s)
