@@ -60,6 +60,9 @@ class DiskMoves:
     Changes: a plan keeps its source and its room until `complete_*`, which says whether the result is
     visible now; again, or for what was cancelled, it says False. Entries move whole.
     "No" is a `Refused`, and then nothing changed.
+
+    Attributes:
+        damaged, torn, failures, off: what whoever moves the bytes knows of the files; see `DiskStats`.
     """
 
     def __init__(self, host: HostBooks, disk: DiskBooks, on_device: Callable[[Ref], int]) -> None:
@@ -72,7 +75,9 @@ class DiskMoves:
         self._clean: dict[Identity, HostEntry] = {}
         self.clean_chunks = 0
         self.changes = 0  # of what could be written; counted, so that nobody looks in vain again and again
-        self.saves = self.fetches = self.refused = self.damaged = 0
+        self.saves = self.fetches = self.refused = 0
+        self.damaged = self.torn = self.failures = 0
+        self.off = ""
         host.on_put, host.on_remove = self._came, self._left
         disk.on_put, disk.on_left = self._written, self._lost
         for entry in host.entries():
@@ -185,8 +190,7 @@ class DiskMoves:
         for key in [key for key in self._moving if which(key)]:
             self._moving.pop(key).cancelled = True
 
-    def stats(self, torn: int, failures: int, damaged: int, off: str) -> DiskStats:
-        """Args: what the files say: records not finished, refusals of the system, damage, why it is off."""
+    def stats(self) -> DiskStats:
         disk = self._disk
         return DiskStats(
             total_bytes=disk.total_bytes,
@@ -199,11 +203,11 @@ class DiskMoves:
             fetches=self.fetches,
             evictions=disk.evictions,
             moving=len(self),
-            damaged=self.damaged + damaged,
-            torn=torn,
+            damaged=self.damaged,
+            torn=self.torn,
             refused=self.refused,
-            failures=failures,
-            off=off,
+            failures=self.failures,
+            off=self.off,
         )
 
     def audit(self) -> None:

@@ -281,7 +281,9 @@ class TieredBooks(DeviceBooks):
         return count
 
     def stats(self) -> Stats:
-        return replace(super().stats(), host=self._host_stats(self._host) if self._host is not None else None)
+        host = self._host_stats(self._host) if self._host is not None else None
+        disk = self._disk_moves.stats() if self._disk_moves is not None else None
+        return replace(super().stats(), host=host, disk=disk)
 
     def audit(self) -> None:
         super().audit()

@@ -15,7 +15,7 @@ from relaygr.cache.disk import DiskBooks
 from relaygr.cache.disk_entry import Burial
 from relaygr.cache.disk_moves import DiskMoves
 from relaygr.cache.entry import identity
-from relaygr.cache.interface import DiskStats, Refused
+from relaygr.cache.interface import Refused
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.relay import HostConfig
 from relaygr.core.ids import Tenant, UserId
@@ -66,9 +66,7 @@ class DiskTier:
         self._told: list[Future[bool]] = []  # burials and removals that are not done
         self._bytes_per_s = FETCHED_BYTES_PER_S
         self._in_row = 0
-        self.failures = self.torn = self.found_damaged = 0
         self.saved_bytes = self.fetched_bytes = 0
-        self.off = ""
 
     @classmethod
     def over(cls, opened: Opened, books: TieredBooks, host: HostPool, config: HostConfig) -> DiskTier:
@@ -83,7 +81,7 @@ class DiskTier:
             config.clean_target,
         )
         tier = cls(opened.books, moves, host, files, forgotten, lane, slots, share)
-        tier.torn, tier.found_damaged = opened.torn, opened.damaged
+        moves.torn, moves.damaged = opened.torn, opened.damaged
         tier.tell()
         return tier
 
@@ -102,15 +100,12 @@ class DiskTier:
         if self._saving is not None:
             return self._saving.ready
         moves = self._moves
-        return not self.off and moves.changes != self._tried and moves.short_of(self._share)
+        return not self._moves.off and moves.changes != self._tried and moves.short_of(self._share)
 
     def ready(self, owner: Owner) -> bool:
         """Whether `fetch_step` for this user has something to do now."""
         fetching = self._fetching.get(owner)
         return fetching is None or fetching.ready
-
-    def stats(self) -> DiskStats:
-        return self._moves.stats(self.torn, self.failures, self.found_damaged, self.off)
 
     def step(self, budget_bytes: int, now_s: float) -> None:
         """Go on with what is to be written, by about so much."""
@@ -192,7 +187,7 @@ class DiskTier:
         removed, books.removed = books.removed, []
         for number in removed:
             self._told.append(self._lane.submit(self._remove, number))
-        if not self._told and not self.off and self._forgotten.lines > _SLACK_LINES:
+        if not self._told and not self._moves.off and self._forgotten.lines > _SLACK_LINES:
             needed = books.needed()
             if self._forgotten.lines > 2 * len(needed) + _SLACK_LINES:
                 self._told.append(self._lane.submit(self._prune, needed))
@@ -209,7 +204,7 @@ class DiskTier:
         self._files.close()
 
     def _next_save(self) -> Saving | None:
-        if self.off or not self._moves.short_of(self._share):
+        if self._moves.off or not self._moves.short_of(self._share):
             return None
         entry = self._moves.next_dirty()
         if entry is None:
@@ -236,13 +231,13 @@ class DiskTier:
                 self._turn_off(str(saving.failed))
 
     def _failed(self, what: str, error: OSError) -> None:
-        self.failures += 1
-        level = logging.WARNING if self.failures == 1 else logging.DEBUG
+        self._moves.failures += 1
+        level = logging.WARNING if self._moves.failures == 1 else logging.DEBUG
         log.log(level, "%s: %s", what, error)
 
     def _turn_off(self, reason: str) -> None:
-        if not self.off:
-            self.off = reason
+        if not self._moves.off:
+            self._moves.off = reason
             log.warning("nothing is written to disk any more: %s", reason)
 
     def _end_overdue(self, now_s: float) -> None:
