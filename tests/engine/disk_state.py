@@ -47,7 +47,7 @@ def raw_rows(content: Ref, first: int, rows: int, nbytes: int) -> bytes:
 
 
 class ManualLane(Executor):
-    """Does what it was told when it is told so, in order; what it has not done when the process dies is lost."""
+    """Does what it was told when it is told so, in order; what is not done when the process dies is lost."""
 
     def __init__(self) -> None:
         self.jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()

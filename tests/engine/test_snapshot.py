@@ -165,9 +165,7 @@ def test_m34_a_field_too_few(written: FilePath, caplog: pytest.LogCaptureFixture
     assert "another version" in is_empty(written, caplog)
 
 
-def test_m34_really_of_another_model_or_chunk(
-    written: FilePath, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_m34_really_of_another_model_or_chunk(written: FilePath, caplog: pytest.LogCaptureFixture) -> None:
     data = written.read_bytes()
     assert "model_fp" in is_empty(written, caplog, model=1)
     written.write_bytes(data)
@@ -214,7 +212,10 @@ def test_what_cannot_be_removed_is_not_used(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "no")
 
-    with caplog.at_level(logging.WARNING), rig(host={"host_bytes": 4 << 20, "snapshot_path": str(written)}) as r:
+    with (
+        caplog.at_level(logging.WARNING),
+        rig(host={"host_bytes": 4 << 20, "snapshot_path": str(written)}) as r,
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(FilePath, "unlink", refuse)
             r.engine.below.attach()
