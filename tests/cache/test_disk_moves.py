@@ -215,9 +215,28 @@ def test_m17_entries_are_safe_when_the_disk_has_them_and_not_when_it_has_lost_th
     shelf.books.audit()
     assert shelf.moves.clean_chunks == 0
     assert shelf.moves.short_of(0.4)
+    entry = shelf.moves.next_dirty()
+    assert entry is not None
+    assert entry.ref.user == "c"
     shelf.put("f", 16)  # room is made for it: the oldest has left
     assert shelf.moves.short_of(0.4)
     shelf.books.audit()
+
+
+def test_a_disk_that_is_smaller_than_what_is_to_be_safe_is_not_written_for_ever() -> None:
+    shelf = Shelf(disk_bytes=160)
+    users = [f"u{number}" for number in range(8)]
+    for user in users:
+        shelf.put(user)
+    saves = 0
+    while shelf.moves.short_of(1.0):
+        entry = shelf.moves.next_dirty()
+        assert entry is not None
+        assert shelf.save(entry.ref.user)
+        saves += 1
+        assert saves <= len(users)
+    assert (saves, len(shelf.disk)) == (8, 1)
+    assert shelf.moves.clean_chunks == 1
 
 
 def test_only_a_whole_copy_makes_an_entry_safe() -> None:

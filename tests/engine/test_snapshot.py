@@ -126,7 +126,7 @@ CHANGES: dict[str, Any] = {
     "model_fp": bytes(15) + b"\1",
     "schema": 2,
     "layout_id": "kv1-other",
-    "dtype": "torch.bfloat16",
+    "dtype": "bfloat16",
     "scales": "token_head",
     "page_tokens": 16,
     "chunk_tokens": 64,

@@ -111,6 +111,7 @@ class DiskMoves:
         kept = self._disk.reserve((key.tenant, key.user), nbytes)
         if kept is None:
             self._dirty.pop(key, None)
+            self.changes += 1
             self.refused += 1
             return Refused(Reason.TOO_LARGE if nbytes > self._disk.total_bytes else Reason.PINNED)
         self._host.pin(entry)
@@ -264,7 +265,7 @@ class DiskMoves:
             self._came(above)
 
     def _lost(self, entry: DiskEntry) -> None:
+        # It is not written again: where the disk is smaller than what is to be safe that would never end.
         above = self._clean.get(identity(entry.ref))
         if above is not None:
             self._left(above)
-            self._came(above)

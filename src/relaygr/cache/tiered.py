@@ -55,6 +55,7 @@ class TieredBooks(DeviceBooks):
         chunks = host_bytes // self._chunk_bytes
         if host_bytes and chunks < 1:
             raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
+        self.layout_id = layout_id
         self._host = HostBooks(chunks, run_chunk_tokens, layout_id) if chunks else None
         self._store_timeout_s = store_timeout_s
         self._flights = Flights()

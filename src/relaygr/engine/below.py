@@ -14,7 +14,6 @@ from relaygr.core.state import Ref
 from relaygr.engine import snapshot
 from relaygr.engine.disk import DiskTier, Owner
 from relaygr.engine.disk_open import open_files
-from relaygr.engine.history import UserHistory
 from relaygr.engine.tiers import Tiers
 from relaygr.memory.disk_folder import DiskFolder
 
@@ -33,13 +32,12 @@ class Below:
         tiers: Tiers,
         config: HostConfig,
         model_fp: Fingerprint,
-        ref: Callable[[UserHistory], Ref | None],
         clock: Clock,
         lock: threading.Lock,
     ) -> None:
-        """`lock` is the engine's; `ref` tells what identifies a prefix that is kept between requests."""
+        """`lock` is the engine's."""
         self._tiers, self._config, self._model_fp = tiers, config, model_fp
-        self._ref, self._clock, self._lock = ref, clock, lock
+        self._clock, self._lock = clock, lock
         self._folder: DiskFolder | None = None
 
     def attach(self, fresh: bool = False) -> None:
@@ -53,7 +51,7 @@ class Below:
             return
         opened = None
         if config.disk_bytes and tiers.disk is None:
-            opened = open_files(config, self._model_fp, memory.layout.layout_id, fresh)
+            opened = open_files(config, self._model_fp, tiers.books.layout_id, fresh)
         path = Path(config.snapshot_path)
         if config.snapshot_path and fresh:
             _without(lambda: path.unlink(missing_ok=True))
@@ -89,9 +87,8 @@ class Below:
         disk = self._tiers.disk
         return disk is not None and disk.fetchable(ref, self._clock.now_s(), by_s)
 
-    def fetch_step(self, history: UserHistory, budget_bytes: int, by_s: float) -> bool:
+    def fetch_step(self, ref: Ref | None, budget_bytes: int, by_s: float) -> bool:
         """Go on with bringing it to host memory; True when there is nothing left to do, well or not."""
-        ref = self._ref(history)
         with self._lock:
             disk, now_s = self._tiers.disk, self._clock.now_s()
             return ref is None or disk is None or disk.fetch_step(ref, budget_bytes, now_s, by_s)

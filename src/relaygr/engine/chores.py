@@ -52,9 +52,11 @@ class Chores:
         """Whether there is anything to do."""
         return self._spills(engine) or bool(self._waiting) or engine.below.wants_save
 
-    def look_again_s(self, engine: Engine) -> float:
-        """When somebody has to look whether the disk has answered; infinite if nobody waits for it."""
-        return _LOOK_S if engine.below.waiting else float("inf")
+    def idle_s(self, engine: Engine, limit_s: float | None) -> float | None:
+        """How long to wait for work, at most; None for ever. Whether the disk has answered is looked at."""
+        if not engine.below.waiting:
+            return limit_s
+        return _LOOK_S if limit_s is None else min(_LOOK_S, limit_s)
 
     def step(self, engine: Engine) -> None:
         """A part of what is due; errors are logged and end what caused them."""

@@ -74,13 +74,8 @@ class DiskTier:
         moves = books.put_below(opened.books)
         assert moves is not None, "there is no disk tier without a host tier"
         lane = ThreadPoolExecutor(1, "relaygr-disk")
-        files, forgotten, slots, share = (
-            opened.files,
-            opened.forgotten,
-            config.reload_slots,
-            config.clean_target,
-        )
-        tier = cls(opened.books, moves, host, files, forgotten, lane, slots, share)
+        slots, share = config.reload_slots, config.clean_target
+        tier = cls(opened.books, moves, host, opened.files, opened.forgotten, lane, slots, share)
         moves.torn, moves.damaged = opened.torn, opened.damaged
         tier.tell()
         return tier
@@ -88,8 +83,8 @@ class DiskTier:
     @property
     def waiting(self) -> bool:
         """Whether the other thread has something to do without which nothing here goes on."""
-        copies = [*self._fetching.values(), *([self._saving] if self._saving is not None else [])]
-        return any(not copy.ready for copy in copies)
+        saving = self._saving
+        return any(not copy.ready for copy in (*self._fetching.values(), saving) if copy is not None)
 
     def due(self, now_s: float) -> bool:
         """Whether `step` has something to do now."""
@@ -97,10 +92,10 @@ class DiskTier:
             return True
         if any(one.deadline_s < now_s for one in tuple(self._fetching.values())):
             return True
-        if self._saving is not None:
-            return self._saving.ready
-        moves = self._moves
-        return not self._moves.off and moves.changes != self._tried and moves.short_of(self._share)
+        saving, moves = self._saving, self._moves
+        if saving is not None:
+            return saving.ready
+        return not moves.off and moves.changes != self._tried and moves.short_of(self._share)
 
     def ready(self, owner: Owner) -> bool:
         """Whether `fetch_step` for this user has something to do now."""
@@ -112,8 +107,8 @@ class DiskTier:
         self._end_overdue(now_s)
         self.tell()
         if self._saving is None:
+            self._tried = self._moves.changes
             self._saving = self._next_save()
-            self._tried = self._moves.changes if self._saving is None else -1
         saving = self._saving
         if saving is None or not saving.ready:
             return

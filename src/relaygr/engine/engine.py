@@ -85,8 +85,7 @@ class Engine:
             ConfigError: the pool is smaller than one page.
         """
         settings = config or EngineConfig()
-        self.config, self.model = settings, model.eval()
-        self.model_fp, self.choice = model_fp, choice
+        self.config, self.model, self.model_fp, self.choice = settings, model.eval(), model_fp, choice
         self._kernel: Kernel = choice.kernel
         self._clock: Clock = clock or MonotonicClock()
         shape = model.config
@@ -96,11 +95,10 @@ class Engine:
         self._checker = Checker(self.model, model_fp, settings)
         self._tiers = Tiers(self.layout, settings.device_bytes, settings.lease_ttl_ms / 1000, host)
         self._desk = self._tiers.desk
-        self._lock = threading.Lock()
-        self.below = Below(self._tiers, host, model_fp, self.ref, self._clock, self._lock)
-        self._reuses = True
-        self._served, self._computed, self._cached = dict.fromkeys(Path, 0), 0, 0
-        self._scored = self._errors = 0
+        self._lock, self._reuses = threading.Lock(), True
+        self.below = Below(self._tiers, host, model_fp, self._clock, self._lock)
+        self._served = dict.fromkeys(Path, 0)
+        self._computed = self._cached = self._scored = self._errors = 0
 
     @classmethod
     def load(cls, folder: FilePath, config: EngineConfig | None = None, clock: Clock | None = None) -> Engine:

@@ -192,8 +192,8 @@ class Scheduler:
         found = engine.readable(ref)
         flying = self._flights.flying(flight.owner)
         decision = relay.prepare(history, ref, found, flying, flight.queued_s, flight.deadline_s)
-        flight.reloading = decision.step is Step.RELOAD
         flight.fetching = engine.below.fetchable(ref, flight.useful_s)
+        flight.reloading = decision.step is Step.RELOAD
         return found
 
     def forget(self, tenant: str, user: str) -> int:
@@ -313,8 +313,7 @@ class Scheduler:
             self._gather()
             if self._stage == "closed":
                 return False
-            # The engine refuses batches beyond its own limit.
-            most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)
+            most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)  # it refuses more
             now, share_ms = self._clock.now_s(), float("inf")
             if self._cost is not None and self._ranks.head() is not None:
                 self._ranks.look_again(self._cached)
@@ -355,10 +354,8 @@ class Scheduler:
     def _idle_s(self) -> float | None:
         """How long to wait for work before holds have to be looked at; None for ever."""
         end_s = self._relay.next_end_s() if self._relay is not None else None
-        idle_s = float("inf") if end_s is None else max(end_s - self._clock.now_s(), 0.0)
-        if self._chores is not None:
-            idle_s = min(idle_s, self._chores.look_again_s(self._engine))
-        return None if idle_s == float("inf") else idle_s
+        idle_s = None if end_s is None else max(end_s - self._clock.now_s(), 0.0)
+        return idle_s if self._chores is None else self._chores.idle_s(self._engine, idle_s)
 
     def _gather(self) -> None:
         """Wait for batch mates of a rank job, as long as that harms nobody; called with the lock held."""

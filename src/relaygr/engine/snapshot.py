@@ -95,13 +95,13 @@ def _take(
 
 
 def _header(pool: HostPool, host: HostBooks, model_fp: Fingerprint, entries: int) -> SnapshotHeader:
-    layout = pool.layout
+    layout, (dtype, scales) = pool.layout, pool.form
     return SnapshotHeader(
         model_fp=model_fp,
         schema=FEATURE_SCHEMA,
         layout_id=host.layout_id,
-        dtype=str(layout.dtype),
-        scales="none",
+        dtype=dtype,
+        scales=scales,
         page_tokens=layout.page_tokens,
         chunk_tokens=host.chunk_tokens,
         shapes=[(layout.heads, layout.qk_dim, layout.v_dim)] * layout.layers,

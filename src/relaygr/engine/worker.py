@@ -98,11 +98,15 @@ class Worker:
             self._step(turn, flight, started)
 
     def _fetch(self, turn: Turn, flight: Flight) -> None:
-        fetch = partial(turn.engine.below.fetch_step, flight.history, COPY_BYTES, flight.deadline_s)
+        engine = turn.engine
+
+        def fetch() -> bool:
+            return engine.below.fetch_step(engine.ref(flight.history), COPY_BYTES, flight.deadline_s)
+
         if guarded("a fetch from disk", fetch) is not False:
             flight.fetching = False
             request = RankRequest(flight.history, ())
-            found = guarded("looking for a prefix", partial(turn.engine.locate, request))
+            found = guarded("looking for a prefix", partial(engine.locate, request))
             flight.fetched = not isinstance(found, RelayError) and found[1].host > found[1].device
             flight.reloading = flight.fetched
         self._back(flight)

@@ -67,6 +67,11 @@ class HostPool:
         for mine, theirs in ((self.keys, pool.keys), (self.values, pool.values)):
             theirs.flatten(2, 3).narrow(2, device_row, rows).copy_(mine.narrow(2, host_row, rows))
 
+    @property
+    def form(self) -> tuple[str, str]:
+        """Element type, and how elements are scaled."""
+        return str(self.layout.dtype).removeprefix("torch."), "none"
+
     def raw(self, host_row: int, rows: int) -> bytes:
         """Rows as they lie here, keys before values; `raw_bytes(rows)` of them, good for `put_raw` alone."""
         parts = (self.keys.narrow(2, host_row, rows), self.values.narrow(2, host_row, rows))
