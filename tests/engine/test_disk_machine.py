@@ -13,6 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from relaygr.engine import disk
+from relaygr.memory.disk_forgotten import COPIES
+
 users = st.sampled_from(USERS)
 budgets = st.sampled_from([1, 3 * LAYOUT.page_bytes, 1 << 20])
 pumps = st.integers(0, 3)
@@ -80,6 +83,32 @@ class DiskMachine(RuleBasedStateMachine):
 
 TestDiskMachine = DiskMachine.TestCase
 TestDiskMachine.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)
+
+
+@pytest.fixture(autouse=True)
+def _short_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was forgotten is removed from the list soon after that is needed no more."""
+    monkeypatch.setattr(disk, "_SLACK_LINES", 2)
+
+
+def test_the_list_of_who_was_forgotten_stays_short(tmp_path: Path) -> None:
+    state = DiskState(tmp_path)
+    for number in range(40):
+        for _ in range(2):
+            state.put(USERS[number % 3], 30)
+            for _ in range(40):
+                state.step(1 << 20, 3)
+        state.forget(USERS[number % 3])
+        state.check()
+    for _ in range(3):
+        state.tier.tell()
+        state.lane.pump()
+    log = state.folder.path / COPIES[0]
+    assert len(log.read_bytes().split()) <= 3 * (2 * len(state.disk.needed()) + 3)
+    state.kill()
+    state.open()
+    state.check()
+    state.kill()
 
 
 @pytest.mark.slow

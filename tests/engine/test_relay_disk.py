@@ -19,6 +19,7 @@ from scheduler_fakes import PATIENCE_S, await_true
 from relaygr.cache.interface import DiskStats
 from relaygr.core.state import Hit
 from relaygr.core.units import MIB
+from relaygr.engine import disk
 from relaygr.engine.disk_copies import Fetching
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import Path
@@ -468,3 +469,76 @@ def test_m17_what_leaves_the_host_next_is_on_disk_before(tmp_path: FilePath) -> 
             assert host.free_chunks + moves.clean_chunks >= 0.5 * host.total_chunks or not moves._dirty
         for number in range(8):
             assert max(found(r, user(f"u{number}"))) == FULL, "lost, though there was time to write it"
+
+
+@pytest.mark.parametrize("direction", ["save", "fetch"])
+def test_an_error_that_nobody_foresaw_ends_the_transfer(
+    direction: str, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with disk_rig(tmp_path) as r:
+        if direction == "fetch":
+            on_disk_alone(r)
+
+        def fail(*_: object) -> None:
+            raise MemoryError("no more")
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+            patch.setattr(SegmentFiles, "read" if direction == "fetch" else "write", fail)
+            r.prepare(ONE)
+            r.rank(user("two"))
+            settle(r)
+        assert "no more" in caplog.text
+        assert stats(r).moving == 0
+        r.engine._tiers.books.audit()
+        r.rank(ONE)
+
+
+def test_the_speed_of_the_disk_is_that_of_large_reads(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_rig(tmp_path) as r:
+        on_disk_alone(r)
+        tier = r.engine._tiers.disk
+        assert tier is not None
+        monkeypatch.setattr(disk, "MEASURABLE_BYTES", FULL * TOKEN_BYTES + 1)
+        r.prepare(ONE)
+        r.rank(ONE)
+        assert tier._bytes_per_s == disk.FETCHED_BYTES_PER_S
+        monkeypatch.setattr(disk, "MEASURABLE_BYTES", FULL * TOKEN_BYTES)
+        on_disk_alone(r)
+        before, whole = tier._bytes_per_s, Fetching.step
+
+        def slow(copy: Fetching, budget: int) -> bool:
+            done = whole(copy, budget)
+            copy.measured_s = 1.0
+            return done
+
+        monkeypatch.setattr(Fetching, "step", slow)
+        r.prepare(ONE)
+        assert tier._bytes_per_s == pytest.approx(before + 0.2 * (FULL * TOKEN_BYTES - before))
+        r.rank(ONE)
+
+
+def test_m8_a_deletion_waits_for_the_disk_and_ranking_does_not(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_rig(tmp_path) as r:
+        on_disk_alone(r)
+        go, began, whole = threading.Event(), threading.Event(), ForgottenLog._append
+
+        def hang(log: ForgottenLog, *args: Any) -> None:
+            began.set()
+            assert go.wait(PATIENCE_S)
+            whole(log, *args)
+
+        monkeypatch.setattr(ForgottenLog, "_append", hang)
+        deletion = threading.Thread(target=r.scheduler.forget, args=("default", "one"))
+        deletion.start()
+        assert began.wait(PATIENCE_S)
+        assert found(r, ONE) == (0, 0, 0)
+        job = r.ask(user("two"))
+        r.right(job, job.future.result(PATIENCE_S))
+        assert deletion.is_alive(), "it was answered before it was done"
+        go.set()
+        deletion.join(PATIENCE_S)
+        assert not deletion.is_alive()

@@ -26,12 +26,12 @@ from relaygr.memory.disk import SegmentFiles
 from relaygr.memory.disk_forgotten import ForgottenLog
 from relaygr.memory.disk_record import Meta, encode, record_bytes
 from relaygr.memory.host import HostPool
+from relaygr.relay.link import MEASURABLE_BYTES, NEWEST
 
 log = logging.getLogger("relaygr.engine")
 
 FAILURES_MAX = 3  # writes in a row that the system refused: then the tier is off
 FETCHED_BYTES_PER_S = 500e6  # until reads were measured
-_NEWEST = 0.2  # weight of the newest read in the measured speed
 _SLACK_LINES = 1024  # of who was forgotten, that are not needed any more, before they are removed
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -112,10 +112,13 @@ class DiskTier:
         saving = self._saving
         if saving is None or not saving.ready:
             return
-        over = not self._moves.running(saving.plan) or saving.step(budget_bytes)
-        if over:
-            self._saving = None
-            self._saved(saving)
+        over = True  # also of what ends in an error that nobody foresaw
+        try:
+            over = not self._moves.running(saving.plan) or saving.step(budget_bytes)
+        finally:
+            if over:
+                self._saving = None
+                self._saved(saving)
 
     def fetchable(self, ref: Ref, now_s: float, deadline_s: float) -> bool:
         """Whether the disk has more of `ref` than the tiers above, and it can be there in time."""
@@ -137,11 +140,13 @@ class DiskTier:
             if isinstance(plan, Refused):
                 return True
             fetching = self._fetching[owner] = Fetching(self._files, self._host, plan, self._lane, deadline_s)
-        over = not self._moves.running(fetching.plan)
-        if not over and fetching.ready:
-            over = fetching.step(budget_bytes)
-        if over:
-            self.abandon(owner)
+        over = True
+        try:
+            running = self._moves.running(fetching.plan)
+            over = not running or (fetching.ready and fetching.step(budget_bytes))
+        finally:
+            if over:
+                self.abandon(owner)
         return over
 
     def abandon(self, owner: Owner) -> None:
@@ -154,9 +159,9 @@ class DiskTier:
             self.fetched_bytes += fetching.bytes_done
         if fetching.failed is not None:
             self._failed("a state could not be read from disk", fetching.failed)
-        if fetching.measured_s > 0:
+        if fetching.bytes_done >= MEASURABLE_BYTES and fetching.measured_s > 0:
             speed = fetching.bytes_done / fetching.measured_s
-            self._bytes_per_s += _NEWEST * (speed - self._bytes_per_s)
+            self._bytes_per_s += NEWEST * (speed - self._bytes_per_s)
 
     def forget(self, owner: Owner) -> Callable[[], None]:
         """The books have forgotten the user: nothing of theirs is found any more, whatever happens next.

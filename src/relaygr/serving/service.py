@@ -269,10 +269,10 @@ class Service:
         done = True
         if self._scheduler is not None:
             done = await asyncio.to_thread(self._scheduler.drain, timeout_s)
-            if done:
-                await asyncio.to_thread(self.engine.below.detach, keep=True)
         self._users = None
         done = await self.admissions.idle(max(end - time.monotonic(), 0.0)) and done
+        if self._served is not None and done:  # else somebody may still be deleting a user
+            await asyncio.to_thread(self._served.engine.below.detach, keep=True)
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
         self._threads.shutdown(wait=False)
