@@ -87,8 +87,8 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True):
         lane_first_ms: all of it is copied on the lane, then the pass begins.
         compute_ms: the pass alone, its prefix there.
         copy_ms, staged_copy_ms: the copy alone, directly and through staging buffers.
-        layer_compute_ms, layer_copy_ms: c and t: the pass, embeddings and heads included, and the direct copy,
-            each over the layers.
+        layer_compute_ms, layer_copy_ms: c and t: the pass, embeddings and heads included, and the direct
+            copy, each over the layers.
         bound_ms: max(c, t) * layers + min(c, t).
         gib_per_s, staged_gib_per_s: of the direct copy and the staged one.
         max_score_diff: largest difference of a logit between the ways.

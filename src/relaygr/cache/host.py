@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from relaygr.cache.digests import cut, longest_match
@@ -97,6 +97,8 @@ class HostBooks:
         self.evictable_chunks = 0
         self.evictions = 0
         self.runs = 0
+        self.on_put: Callable[[HostEntry], None] | None = None  # told of what has come
+        self.on_remove: Callable[[HostEntry], None] | None = None  # and of what has left, for whatever reason
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -114,6 +116,10 @@ class HostBooks:
 
     def get(self, key: Identity) -> HostEntry | None:
         return self._entries.get(key)
+
+    def entries(self) -> Iterator[HostEntry]:
+        """In the order in which they came; nothing may change meanwhile."""
+        return iter(self._entries.values())
 
     def match(self, ref: Ref) -> int:
         """Tokens at the head of `ref` that an entry of this layout holds."""
@@ -166,6 +172,7 @@ class HostBooks:
         self._policy.insert(key, self._weight(entry))
         self.evictable_chunks += entry.chunks
         self.runs += len(entry.runs)
+        self._tell(self.on_put, entry)
 
     def extend(self, entry: HostEntry, ref: Ref, runs: tuple[Run, ...], sums: tuple[PageSum, ...]) -> None:
         """`entry`, which is pinned, now holds all of `ref`, whose head it held, on further reserved chunks.
@@ -175,10 +182,12 @@ class HostBooks:
         assert entry.visible, "an entry that left cannot grow"
         assert entry.pins, "chunks of an entry that is not pinned count as evictable"
         kept = tuple(old for old in entry.sums if not sums or old.page < sums[0].page)
+        self._tell(self.on_remove, entry)
         self.runs -= len(entry.runs)
         entry.ref, entry.runs, entry.sums = ref, joined(entry.runs, runs), kept + sums
         self.runs += len(entry.runs)
         self._policy.insert(identity(ref), self._weight(entry))
+        self._tell(self.on_put, entry)
 
     def shrink(self, key: Identity, tokens: int) -> None:
         """Keep the first `tokens` tokens of an entry, whole pages; one that is being read is dropped."""
@@ -186,6 +195,7 @@ class HostBooks:
         if entry.pins or not tokens:
             self.drop(key)
             return
+        self._tell(self.on_remove, entry)
         before = entry.chunks
         kept, freed = split(entry.runs, self.chunks_for(tokens))
         self.runs += len(kept) - len(entry.runs)
@@ -194,6 +204,7 @@ class HostBooks:
         self.evictable_chunks -= before - entry.chunks
         self._space.free(freed)
         self._policy.insert(key, self._weight(entry))
+        self._tell(self.on_put, entry)
         self._left(key)
 
     def drop(self, key: Identity) -> None:
@@ -258,6 +269,11 @@ class HostBooks:
         elif keep < self._entries[victim.key].tokens:
             self.shrink(victim.key, keep)
 
+    @staticmethod
+    def _tell(whom: Callable[[HostEntry], None] | None, entry: HostEntry) -> None:
+        if whom is not None:
+            whom(entry)
+
     def _left(self, key: Identity) -> None:
         if self._on_leave is not None:
             self._on_leave(key)
@@ -273,3 +289,4 @@ class HostBooks:
         if not entry.pins:
             self.evictable_chunks -= entry.chunks
             self._space.free(entry.runs)
+        self._tell(self.on_remove, entry)

@@ -91,6 +91,7 @@ class HostStats:
         refused: stores for which there was no room, because the entry is larger than the tier or all is read.
         damaged: entries that were dropped because their bytes were not those stored.
         lost_tokens: tokens evicted from the device that no other tier held.
+        restored: entries from the snapshot of an earlier process; restore_rejected: snapshots not used.
     """
 
     total_chunks: int
@@ -109,6 +110,42 @@ class HostStats:
     damaged: int
     lost_tokens: int
     refused: int = 0
+    restored: int = 0
+    restore_rejected: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStats:
+    """Bytes of the files by what they are good for, where live <= used <= total; counters since the start.
+
+    Attributes:
+        live_bytes: of entries that can be found; the rest is free with the file it lies in.
+        index_bytes: memory for what the entries hold.
+        saves, fetches: entries written and read that became visible.
+        evictions: entries that left with the file they lay in.
+        moving: transfers in flight.
+        damaged: entries whose bytes were not what was written, at the start or when read.
+        torn: records that were not finished when the process before ended.
+        refused: saves for which there was no room.
+        failures: reads and writes that the system refused.
+        off: why nothing is written any more; empty while it is.
+    """
+
+    total_bytes: int
+    used_bytes: int
+    live_bytes: int
+    index_bytes: int
+    segments: int
+    entries: int
+    saves: int
+    fetches: int
+    evictions: int
+    moving: int
+    damaged: int
+    torn: int
+    refused: int
+    failures: int
+    off: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +167,7 @@ class Stats:
     overdue: int
     refused: tuple[tuple[Reason, int], ...]
     host: HostStats | None = None  # None without a host tier
+    disk: DiskStats | None = None  # None without a disk tier
 
     @property
     def total_bytes(self) -> int:

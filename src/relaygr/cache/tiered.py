@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from relaygr.cache.books import DeviceBooks
 from relaygr.cache.digests import cut, longest_match
+from relaygr.cache.disk import DiskBooks
+from relaygr.cache.disk_moves import DiskMoves
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.flights import Flights, Load, Plan, Store
 from relaygr.cache.host import HostBooks, HostEntry, Weigh, weigh_by_length
@@ -66,6 +68,7 @@ class TieredBooks(DeviceBooks):
         chunks = host_bytes // self._chunk_bytes
         if host_bytes and chunks < 1:
             raise ValueError(f"host_bytes: {host_bytes} is less than one chunk, {self._chunk_bytes}")
+        self.layout_id = layout_id
         self._host = None
         if chunks:
             self._host = HostBooks(
@@ -82,6 +85,24 @@ class TieredBooks(DeviceBooks):
         self._flights = Flights()
         self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
         self._without_room = 0
+        self.restored = self.restore_rejected = 0
+        self._disk: DiskBooks | None = None
+        self._disk_moves: DiskMoves | None = None
+
+    def put_below(self, disk: DiskBooks | None) -> DiskMoves | None:
+        """From now on `disk` is the tier below the host; None, also without a host tier, for none."""
+        if self._disk_moves is not None:
+            self._disk_moves.close()
+        self._disk = disk if self._host is not None else None
+        self._disk_moves = None
+        if self._host is not None and disk is not None:
+            self._disk_moves = DiskMoves(self._host, disk, self._on_device)
+        return self._disk_moves
+
+    @property
+    def host(self) -> HostBooks | None:
+        """The books of host memory, for whoever fills or reads it as a whole."""
+        return self._host
 
     @property
     def host_tokens(self) -> int:
@@ -93,9 +114,11 @@ class TieredBooks(DeviceBooks):
         entry = self._index.get(identity(ref))
         device = longest_match(entry.ref, ref) if entry is not None else 0
         host = self._host.match(ref) if self._host is not None else 0
-        if not device and not host:
+        disk = self._disk.match(ref) if self._disk is not None else 0
+        usable = max(device, host, disk)
+        if not usable:
             return Miss()
-        return Hit(device_start=0, device_end=device, host=host, disk=0, usable=max(device, host))
+        return Hit(device_start=0, device_end=device, host=host, disk=disk, usable=usable)
 
     def prefixes(self, ref: Ref) -> tuple[KvPrefix | None, KvPrefix | None]:
         """What the device and the host have of the user of `ref`, whether it fits `ref` or not.
@@ -280,6 +303,8 @@ class TieredBooks(DeviceBooks):
         super().touch(ref, kind)
         if self._host is not None:
             self._host.touch(identity(ref))
+        if self._disk is not None:
+            self._disk.touch(identity(ref))
 
     def publish(self, lease: WriteLease, now_s: float) -> bool:
         if not super().publish(lease, now_s):
@@ -296,6 +321,9 @@ class TieredBooks(DeviceBooks):
             for key in dropped:
                 self._host.forget(key)
         self._flights.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
+        if self._disk is not None and self._disk_moves is not None:
+            self._disk_moves.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
+            dropped.update(self._disk.forget(tenant, user))
         return len(dropped)
 
     def swap_model(self, model_fp: Fingerprint) -> None:
@@ -304,6 +332,10 @@ class TieredBooks(DeviceBooks):
             for key in self._host.keys_of_other_models(model_fp):
                 self._host.drop(key)
         self._flights.cancel(lambda key: key.model_fp != model_fp)
+        if self._disk is not None and self._disk_moves is not None:
+            self._disk_moves.cancel(lambda key: key.model_fp != model_fp)
+            for key in self._disk.keys_of_other_models(model_fp):
+                self._disk.drop(key)
 
     def sweep(self, now_s: float) -> int:
         count = super().sweep(now_s)
@@ -315,13 +347,21 @@ class TieredBooks(DeviceBooks):
         return count
 
     def stats(self) -> Stats:
-        return replace(super().stats(), host=self._host_stats(self._host) if self._host is not None else None)
+        host = self._host_stats(self._host) if self._host is not None else None
+        disk = self._disk_moves.stats() if self._disk_moves is not None else None
+        return replace(super().stats(), host=host, disk=disk)
 
     def audit(self) -> None:
         super().audit()
         self._flights.audit()
         if self._host is not None:
             self._host.audit()
+        if self._disk_moves is not None:
+            self._disk_moves.audit()
+
+    def _on_device(self, ref: Ref) -> int:
+        entry = self._index.get(identity(ref))
+        return longest_match(entry.ref, ref) if entry is not None else 0
 
     def _unmovable(self, ref: Ref, tokens: int) -> Refused | None:
         if tokens < 1:
@@ -363,4 +403,6 @@ class TieredBooks(DeviceBooks):
             damaged=self._damaged,
             lost_tokens=self._lost,
             refused=self._without_room,
+            restored=self.restored,
+            restore_rejected=self.restore_rejected,
         )

@@ -132,6 +132,12 @@ class HostConfig(Section, frozen=True, kw_only=True):
         first_touch_weight, freq_cap: of `gd_cost`: what a state is worth after one visit, and at most.
         ghost_entries: states that are gone and whose visits still count.
         ghost_halve_ops: counted visits are halved each time so many have come.
+        disk_bytes: what the tier below, on disk, may take; 0 turns it off. Of a running process it alone
+            knows who was deleted since: a folder that was not in use meanwhile is to be emptied first.
+        disk_path: its folder, which belongs to one process at a time.
+        disk_index_bytes: memory for knowing what is on disk; with more on disk than that, the oldest leaves.
+        snapshot_path: a file that the host tier is written to when the service stops, and is read from, and
+            removed, when it starts; empty keeps nothing.
     """
 
     PATH: ClassVar[str] = "host"
@@ -153,6 +159,8 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "freq_cap": Range(1, 1000),
         "ghost_entries": Range(0, 100_000_000),
         "ghost_halve_ops": Range(1, 1_000_000_000),
+        "disk_bytes": Range(0, 1024 * 1024 * GIB),
+        "disk_index_bytes": Range(1 << 16, 1024 * GIB),
     }
 
     host_bytes: int = GIB
@@ -190,9 +198,26 @@ class HostConfig(Section, frozen=True, kw_only=True):
     freq_cap: int = 4
     ghost_entries: int = 131_072
     ghost_halve_ops: int = 200_000
+    disk_bytes: int = 0
+    disk_path: str = ""
+    disk_index_bytes: int = GIB // 4
+    snapshot_path: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("disk_path", "snapshot_path"):
+            if "\0" in getattr(self, name):
+                raise ConfigError(self.key(name), f"{getattr(self, name)!r} contains NUL")
+        if self.disk_bytes and not self.disk_path:
+            raise ConfigError(
+                self.key("disk_path"), f"is empty; {self.disk_bytes} {self.key('disk_bytes')} need a folder"
+            )
+        for name in ("disk_bytes", "snapshot_path"):
+            if getattr(self, name) and not self.host_bytes:
+                raise ConfigError(
+                    self.key(name),
+                    f"{getattr(self, name)!r} needs a host tier: {self.key('host_bytes')} is 0",
+                )
         if self.quant_scale != "token_head":
             message = f"{self.quant_scale!r} would drift with every spill; must be 'token_head'"
             raise ConfigError(self.key("quant_scale"), message)

@@ -1,4 +1,4 @@
-"""What the executor does when nothing else waits: spills to host memory, scoring hits again uncached."""
+"""What the executor does when nothing else waits: spills to host memory and disk, scoring hits uncached."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from relaygr.engine.requests import RankResult
 from relaygr.engine.shadow import Shadow, Shadows
 
 _SHADOWS_MAX = 4  # that wait; more would only be old when they are scored
+_LOOK_S = 0.002
 COPY_BYTES = 2 << 20  # of one turn: a fraction of a millisecond
 
 Owner = tuple[str, str]
@@ -52,7 +53,13 @@ class Chores:
 
     def due(self, engine: Engine) -> bool:
         """Whether there is anything to do."""
-        return self._spills(engine) or bool(self._waiting)
+        return self._spills(engine) or bool(self._waiting) or engine.below.wants_save
+
+    def idle_s(self, engine: Engine, limit_s: float | None) -> float | None:
+        """How long to wait for work, at most; None for ever. Whether the disk has answered is looked at."""
+        if not engine.below.waiting:
+            return limit_s
+        return _LOOK_S if limit_s is None else min(_LOOK_S, limit_s)
 
     def step(self, engine: Engine) -> None:
         """A part of what is due; errors are logged and end what caused them."""
@@ -64,6 +71,7 @@ class Chores:
             return
         shadow = next(iter(tuple(self._waiting)), None)
         if shadow is None:
+            guarded("writing to disk", partial(engine.below.save_step, COPY_BYTES))
             return
         same = shadow.engine is engine
         done = guarded("shadow scoring", partial(shadow.step, self._chunk)) if same else None

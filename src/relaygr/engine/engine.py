@@ -25,6 +25,7 @@ from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.core.state import Ref
 from relaygr.engine.aside import Aside
 from relaygr.engine.batch import Work, next_wave, score
+from relaygr.engine.below import Below
 from relaygr.engine.checker import Checker
 from relaygr.engine.choosing import Loader, chooser_for, weigh_by
 from relaygr.engine.columns import Int64, IntColumn
@@ -50,7 +51,7 @@ _Result = TypeVar("_Result")
 
 
 class Engine:
-    """One model on one device.
+    """One model on one device; `below` is what it has in files.
 
     Every method may be called from any thread; calls run one after another. `rank_batch` and
     `prefetch_batch` report errors per request and never raise for one of them.
@@ -75,10 +76,7 @@ class Engine:
             ConfigError: the pool is smaller than one page, or the host format does not exist here.
         """
         settings = config or EngineConfig()
-        self.config = settings
-        self.model = model.eval()
-        self.model_fp = model_fp
-        self.choice = choice
+        self.config, self.model, self.model_fp, self.choice = settings, model.eval(), model_fp, choice
         self._kernel: Kernel = choice.kernel
         self._clock: Clock = clock or MonotonicClock()
         shape = model.config
@@ -95,6 +93,7 @@ class Engine:
         parts = (self._checker, self._tiers, self._loader, self._clock)
         self._passes = Passes(self.model, self._kernel, *parts, settings.microbatch)
         self._lock = threading.Lock()
+        self.below = Below(self._tiers, host, model_fp, self._clock, self._lock)
         self._served = dict.fromkeys(Path, 0)
         self._computed = self._cached = self._scored = self._errors = 0
 
@@ -237,7 +236,9 @@ class Engine:
         """Drop everything held of a user; returns the number of entries dropped."""
         owner = tenant(tenant_name), user_id(user)
         with self._lock:
-            return self._tiers.forget(owner)
+            dropped, finish = self._tiers.forget(owner), self.below.forget(owner)
+        finish()  # outside of the lock: ranking goes on while this waits for the disk
+        return dropped
 
     def hold(self, history: UserHistory, seconds: float) -> int:
         """Keep what the device has of a prefix from being evicted; returns the tokens held.

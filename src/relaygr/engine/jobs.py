@@ -149,6 +149,7 @@ class Flight(Job[PrefetchResult]):
         history: the newest one that was signalled.
         reloading: the host has more of it than the device: that is copied before anything is computed;
             reloaded: some of it was.
+        fetching: the disk has more of it than the host: that is read before anything else; fetched: it was.
         steps, computed: steps done, and history tokens they computed.
         spent_s, reload_s: time of its steps, and of its copies before them.
         left_ms: an estimate of what is still to be computed.
@@ -159,17 +160,22 @@ class Flight(Job[PrefetchResult]):
     ) -> None:
         super().__init__(deadline_s, queued_s)
         self.history, self.reloading = history, reloading
-        self.reloaded = False
+        self.reloaded = self.fetching = self.fetched = False
         self.steps = self.computed = 0
         self.spent_s = self.left_ms = self.reload_s = 0.0
 
     @property
     def rush(self) -> int:  # type: ignore[override]
-        return 0 if self.reloading else 1
+        return 2 if self.fetching else 0 if self.reloading else 1  # who waits for the disk stops nobody
 
     @property
     def owner(self) -> tuple[str, str]:
         return self.history.tenant, self.history.user
+
+    @property
+    def useful_s(self) -> float:
+        """When others must have brought it: at the deadline, or when it would have been computed."""
+        return min(self.deadline_s, self.queued_s + (self.left_ms / 1000 or float("inf")))
 
     def stepped(self, served: PrefetchResult, seconds: float) -> None:
         """Note what a step did, and how long it took."""

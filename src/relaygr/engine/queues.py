@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from relaygr.engine.engine import Engine
 from relaygr.engine.jobs import Cost, Flight, Job, RankJob
 
 Entry = TypeVar("Entry", bound=Job[Any])
@@ -149,6 +150,12 @@ class FlightQueue(DeadlineQueue[Flight]):
             flight.urgent_s = signal.deadline_s
             self._sort()
         return flight
+
+    def next(self, engine: Engine) -> Flight | None:
+        """The flight to go on with; None if all that there are wait for the disk, which those do last."""
+        flight = self.head()
+        waits = flight is not None and flight.fetching and not engine.below.ready(flight.owner)
+        return None if waits else flight
 
     def flying(self, owner: tuple[str, str]) -> bool:
         """Whether a signal of the user could join a flight."""

@@ -192,6 +192,7 @@ class Scheduler:
         found = engine.readable(ref)
         flying = self._flights.flying(flight.owner)
         decision = relay.prepare(history, ref, found, flying, flight.queued_s, flight.deadline_s)
+        flight.fetching = engine.below.fetchable(ref, flight.useful_s)
         flight.reloading = decision.step is Step.RELOAD
         return found
 
@@ -312,14 +313,13 @@ class Scheduler:
             self._gather()
             if self._stage == "closed":
                 return False
-            # The engine refuses batches beyond its own limit.
-            most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)
+            most = min(self.config.rank_batch_max, self._engine.config.max_batch_requests)  # it refuses more
             now, share_ms = self._clock.now_s(), float("inf")
             if self._cost is not None and self._ranks.head() is not None:
                 self._ranks.look_again(self._cached)
                 share_ms = self._ranks.share_ms(now, self._cost)
             batch = self._ranks.batch(most, self.config.rank_batch_tokens, now, self._cost)
-            flight = None if batch else self._flights.take()
+            flight = None if batch or not self._flights.next(self._engine) else self._flights.take()
             idle = not batch and flight is None and self._stage == "open"
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
@@ -346,7 +346,7 @@ class Scheduler:
             self._change.wait(idle_s)
 
     def _has_work(self) -> bool:
-        work = self._ranks.head() or self._flights.head()
+        work = self._ranks.head() or self._flights.next(self._engine)
         if work is not None or self._stage == "closed":
             return True
         return self._stage == "open" and self._chores is not None and self._chores.due(self._engine)
@@ -354,7 +354,8 @@ class Scheduler:
     def _idle_s(self) -> float | None:
         """How long to wait for work before holds have to be looked at; None for ever."""
         end_s = self._relay.next_end_s() if self._relay is not None else None
-        return None if end_s is None else max(end_s - self._clock.now_s(), 0.0)
+        idle_s = None if end_s is None else max(end_s - self._clock.now_s(), 0.0)
+        return idle_s if self._chores is None else self._chores.idle_s(self._engine, idle_s)
 
     def _gather(self) -> None:
         """Wait for batch mates of a rank job, as long as that harms nobody; called with the lock held."""

@@ -22,6 +22,7 @@ from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Hit, Ref
 from relaygr.core.units import MIB
 from relaygr.engine.courier import Arrival, CopyStats, Courier
+from relaygr.engine.disk import DiskTier
 from relaygr.engine.residency import ResidencyDesk
 from relaygr.engine.transfer import Carrier, Loading, Mover, Storing
 from relaygr.memory.format import HostFormat
@@ -101,6 +102,17 @@ class Tiers:
         self._held: dict[Owner, ReadLease] = {}
         self._loading: dict[Owner, Loading] = {}
         self._spilling: Storing | None = None
+        self.disk: DiskTier | None = None  # below host memory, while it is open
+
+    @property
+    def memory(self) -> HostPool | None:
+        """The bytes of the host tier."""
+        return self._carrier.memory if self._carrier is not None else None
+
+    def spill_all(self, now_s: float) -> None:
+        """Bring all that nobody uses to host memory; the last ones stay there if not all have room."""
+        for _ in range(self.books.stats().entries):
+            self.spill_step(1.0, _WHOLE, now_s, lambda _: True)
 
     @property
     def has_host(self) -> bool:
@@ -159,6 +171,8 @@ class Tiers:
         loading = self._loading.pop(owner, None)
         if loading is not None and self._carrier is not None:
             self._carrier.land(loading)
+        if self.disk is not None:
+            self.disk.abandon(owner)
 
     def sweep(self, now_s: float) -> None:
         """End what is overdue."""

@@ -295,6 +295,11 @@ class Carrier:
         self.failed_loads, self.failure = 0, ""  # those that no lane carried; and the last of them
 
     @property
+    def memory(self) -> HostPool:
+        """The bytes of the host tier."""
+        return self._mover.host
+
+    @property
     def staging_bytes(self) -> int:
         """Of all staging buffers; 0 where copies are direct."""
         return self._mover.staging.nbytes if self._mover.staging is not None else 0

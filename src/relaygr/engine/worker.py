@@ -12,7 +12,7 @@ from relaygr.engine.chores import COPY_BYTES, Chores
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import ChunkTokens, Fit, Flight, Observer, Turn, guarded
 from relaygr.engine.relay import Relay
-from relaygr.engine.requests import PrefetchResult
+from relaygr.engine.requests import PrefetchResult, RankRequest
 
 Land = Callable[[Turn, Flight, UserHistory, PrefetchResult], bool]
 
@@ -90,14 +90,31 @@ class Worker:
             return
         started = self._clock.now_s()
         flight.started_s = flight.started_s or started
-        if flight.reloading:
+        if flight.fetching:
+            self._fetch(turn, flight)
+        elif flight.reloading:
             self._reload(turn, flight, started)
         else:
             self._step(turn, flight, started)
 
+    def _fetch(self, turn: Turn, flight: Flight) -> None:
+        engine = turn.engine
+
+        def fetch() -> bool:
+            return engine.below.fetch_step(engine.ref(flight.history), COPY_BYTES, flight.deadline_s)
+
+        if guarded("a fetch from disk", fetch) is not False:
+            flight.fetching = False
+            request = RankRequest(flight.history, ())
+            found = guarded("looking for a prefix", partial(engine.locate, request))
+            flight.fetched = not isinstance(found, RelayError) and found[1].host > found[1].device
+            flight.reloading = flight.fetched
+        self._back(flight)
+
     def _reload(self, turn: Turn, flight: Flight, started: float) -> None:
         relay = self._relay
-        if relay is None or relay.may_reload(flight.owner):
+        # What came from disk was decided on when it was begun, and did not wait for the link.
+        if relay is None or flight.fetched or relay.may_reload(flight.owner):
             copied, _ = turn.engine.copied_bytes
             done = guarded("a reload", partial(turn.engine.reload_step, flight.history, COPY_BYTES))
             flight.reload_s += self._clock.now_s() - started

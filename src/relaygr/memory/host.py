@@ -121,6 +121,30 @@ class HostPool:
                 self.format.decode(stored, rows)
                 target.index_copy_(2, piece.where, rows)
 
+    @property
+    def form(self) -> tuple[str, str]:
+        """Element type, and how elements are scaled."""
+        return str(self.layout.dtype).removeprefix("torch."), "none"
+
+    def raw(self, host_row: int, rows: int) -> bytes:
+        """Rows as they lie here, keys before values; `raw_bytes(rows)` of them, good for `put_raw` alone."""
+        parts = (self.keys.narrow(2, host_row, rows), self.values.narrow(2, host_row, rows))
+        return b"".join(part.contiguous().view(torch.uint8).numpy().tobytes() for part in parts)
+
+    def put_raw(self, host_row: int, rows: int, data: bytearray | memoryview) -> None:
+        """Set rows to what `raw` of as many rows gave. Raises ValueError for data of another size."""
+        if len(data) != self.raw_bytes(rows):
+            raise ValueError(f"data: {len(data)} bytes, {rows} rows have {self.raw_bytes(rows)}")
+        at = 0
+        for mine in (self.keys, self.values):
+            part = mine.narrow(2, host_row, rows)
+            flat = torch.frombuffer(data, dtype=mine.dtype, count=part.numel(), offset=at)
+            part.copy_(flat.view(part.shape))
+            at += part.numel() * mine.itemsize
+
+    def raw_bytes(self, rows: int) -> int:
+        return rows * self.layout.token_bytes
+
     def crc(self, host_row: int, rows: int) -> int:
         """Checksum of `rows` rows of host memory, over all layers and heads."""
         return _crc(self.keys.narrow(2, host_row, rows), self.values.narrow(2, host_row, rows))

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from relaygr import __version__
-from relaygr.cache.interface import HostStats, Stats
+from relaygr.cache.interface import DiskStats, HostStats, Stats
 from relaygr.engine.jobs import Load
 from relaygr.engine.laps import RelayState
 from relaygr.relay.ratios import ErrorRatio
@@ -91,6 +91,8 @@ class Gauges(Collector):
             yield from _pool(now.pool, model)
             if now.pool.host is not None:
                 yield from _host(now.pool.host, now.copied, model)
+            if now.pool.disk is not None:
+                yield from _disk(now.pool.disk, model)
         if now.relay is not None:
             yield from _relay(now.relay, model)
         yield from self._process(model)
@@ -134,7 +136,33 @@ def _host(host: HostStats, copied: tuple[int, int], model: str) -> Iterator[Metr
     directions = dict(zip(("h2d", "d2h"), copied, strict=True))
     yield _counts("copy_bytes_total", "Bytes copied between host and device", model, "direction", directions)
     yield _total("build_mismatch_total", "Host entries that were not what was stored", model, host.damaged)
+    if host.restored or host.restore_rejected:
+        yield _one("restored_entries", "Prefixes from the snapshot at the start", model, host.restored)
+        text = "Snapshots that were not used"
+        yield _total("restore_rejected_total", text, model, host.restore_rejected)
     yield _total("lost_tokens_total", "Tokens evicted that no tier held", model, host.lost_tokens)
+
+
+def _disk(disk: DiskStats, model: str) -> Iterator[Metric]:
+    states = {
+        "live": disk.live_bytes,
+        "dead": disk.used_bytes - disk.live_bytes,
+        "free": disk.total_bytes - disk.used_bytes,
+    }
+    yield _gauge("disk_bytes", "Files of prefixes", model, states, "state")
+    yield _one("disk_entries", "Prefixes on disk", model, disk.entries)
+    yield _one("disk_index_bytes", "Memory for what is on disk", model, disk.index_bytes)
+    yield _one("disk_off", "Whether nothing is written to disk any more", model, bool(disk.off))
+    yield _total("disk_evictions_total", "Prefixes that left with their file", model, disk.evictions)
+    ends = {
+        "saved": disk.saves,
+        "fetched": disk.fetches,
+        "refused": disk.refused,
+        "failed": disk.failures,
+        "damaged": disk.damaged,
+        "torn": disk.torn,
+    }
+    yield _counts("disk_transfers_total", "Prefixes to and from disk", model, "result", ends)
 
 
 def _relay(relay: RelayState, model: str) -> Iterator[Metric]:

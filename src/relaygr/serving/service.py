@@ -115,6 +115,7 @@ class Service:
         reading = self._reading(served)
         self._users = Users(self._store, self._threads, self.config.serving.users_bytes, reading)
         self._show(served)
+        await asyncio.to_thread(served.engine.below.attach)
         self._scheduler = Scheduler(
             served.engine,
             self.config.scheduler,
@@ -240,8 +241,12 @@ class Service:
         try:
             after = await asyncio.to_thread(load, where, self.config, before)
             await self._read_enough(before, after)
+            await asyncio.to_thread(
+                before.engine.below.detach, keep=False
+            )  # it hears of no deletion any more
             self.scheduler.swap(after.engine)
             self._show(after)
+            await asyncio.to_thread(after.engine.below.attach, fresh=True)
         finally:
             self._reloading = False
         seconds = time.perf_counter() - started
@@ -266,6 +271,8 @@ class Service:
             done = await asyncio.to_thread(self._scheduler.drain, timeout_s)
         self._users = None
         done = await self.admissions.idle(max(end - time.monotonic(), 0.0)) and done
+        if self._served is not None and done:  # else somebody may still be deleting a user
+            await asyncio.to_thread(self._served.engine.below.detach, keep=True)
         if self._store is not None:
             await asyncio.to_thread(self._store.close)
         self._threads.shutdown(wait=False)
