@@ -9,7 +9,9 @@ from cache_content import chain
 from relaygr.cache.entry import identity
 from relaygr.cache.host import HostBooks, HostEntry
 from relaygr.cache.interface import HostRun
+from relaygr.cache.policies import make
 from relaygr.cache.runs import Run
+from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Ref
 
 
@@ -96,3 +98,15 @@ def _named(tokens: int, user: str) -> Ref:
     return Ref(
         empty.tenant, empty.user, empty.model_fp, 3, 0, empty.digests, (), memoryview(b""), 8, tokens
     )  # fmt: skip
+
+
+def test_m8_a_forgotten_user_is_no_ghost_either() -> None:
+    policy = make("gd_cost", 80)
+    books = HostBooks(10, 8, "kv", policy=policy)
+    for user in ("a", "b"):
+        for anchor in (0, 7):
+            put(books, chain([[0] * 10], user=user, anchor=anchor).ref())
+    assert books.reserve(80) is not None
+    assert {key.user for key in policy.remembered()} == {"a", "b"}
+    assert books.forget(Tenant("t1"), UserId("a")) == []
+    assert [key.user for key in policy.remembered()] == ["b", "b"]

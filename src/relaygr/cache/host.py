@@ -213,11 +213,18 @@ class HostBooks:
         self._remove(key)
         self._left(key)
 
-    def forget(self, key: Identity) -> None:
-        """`drop`, if it is here; and nothing of it counts any more."""
-        if key in self._entries:
+    def forget(self, tenant: Tenant, user: UserId) -> list[Identity]:
+        """Drop the user's entries, which are returned; and nothing of the user counts any more.
+
+        Linear in what the policy remembers of entries that left.
+        """
+        keys = self.keys_of(tenant, user)
+        for key in keys:
             self.drop(key)
-        self._policy.forget(key)
+        gone = [key for key in self._policy.remembered() if (key.tenant, key.user) == (tenant, user)]
+        for key in gone:
+            self._policy.forget(key)
+        return keys
 
     def pin(self, entry: HostEntry) -> None:
         if not entry.pins:

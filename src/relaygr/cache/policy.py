@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Generic, NamedTuple, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -70,6 +70,10 @@ class Policy(ABC, Generic[K]):
     @abstractmethod
     def forget(self, key: K) -> None:
         """Nothing may be remembered of the key, whether it is here or not."""
+
+    def remembered(self) -> Iterator[K]:
+        """Keys that are not here and yet known by name, in no order; linear in their number."""
+        return iter(())
 
     @abstractmethod
     def park(self, key: K) -> None: ...

@@ -317,9 +317,7 @@ class TieredBooks(DeviceBooks):
         dropped = set(self._index.keys_of(tenant, user))
         super().forget(tenant, user)
         if self._host is not None:
-            dropped.update(self._host.keys_of(tenant, user))
-            for key in dropped:
-                self._host.forget(key)
+            dropped.update(self._host.forget(tenant, user))
         self._flights.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
         if self._disk is not None and self._disk_moves is not None:
             self._disk_moves.cancel(lambda key: (key.tenant, key.user) == (tenant, user))

@@ -241,3 +241,20 @@ def test_a_zero_weight_is_no_error(new: Make) -> None:
     policy.insert("a", Weight(0, 0, 0.0, 5.0))
     policy.insert("b", Weight(1, 1, float("inf"), 0.0))
     assert sorted(victim.key for victim in drain(policy)) == ["a", "b"]
+
+
+def test_what_is_remembered_can_be_named_and_forgotten(new: Make) -> None:
+    rng, policy = random.Random(4), new(400)
+    names = [f"user {number}" for number in range(200)]
+    play = Play(policy, 400)
+    for _ in range(3000):
+        play.visit(rng.choice(names), rng.randint(1, 40))
+    remembered = set(policy.remembered())
+    assert remembered <= set(names)
+    assert not any(key in policy for key in remembered)
+    known = {thing for thing in reachable(policy) if isinstance(thing, str) and thing in names}
+    assert known == remembered | {name for name in names if name in policy}
+    for key in remembered:
+        policy.forget(key)
+    assert not set(policy.remembered())
+    assert not {thing for thing in reachable(policy) if isinstance(thing, str)} & remembered

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
+
 from relaygr.cache.policies.ghosts import Ghosts
 from relaygr.cache.policies.segments import Segment, Segmented
 from relaygr.cache.policies.settings import PolicySettings
@@ -43,6 +46,9 @@ class Arc(Segmented[K]):
             return None
         self.remove(key)
         return Victim(key)
+
+    def remembered(self) -> Iterator[K]:
+        return chain(self._once_ghosts, self._again_ghosts)
 
     def forget(self, key: K) -> None:
         super().forget(key)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import chain
 from typing import Generic
 
 from relaygr.cache.policy import K
@@ -26,6 +28,9 @@ class Ghosts(Generic[K]):
 
     def __len__(self) -> int:
         return len(self._sizes) + len(self._returning)
+
+    def __iter__(self) -> Iterator[K]:
+        return chain(self._sizes, self._returning)
 
     def add(self, key: K, nbytes: int) -> None:
         self._drop(key)

@@ -7,6 +7,7 @@ The age A is the key of the last that left, so an entry that is not visited is o
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 from relaygr.cache.policies.order import Order
 from relaygr.cache.policies.settings import PolicySettings
@@ -74,6 +75,9 @@ class Greedy(Policy[K]):
         self._order.remove(key)
         del self._weights[key]
         self._visits.left(key)
+
+    def remembered(self) -> Iterator[K]:
+        return self._visits.gone()
 
     def forget(self, key: K) -> None:
         if key in self._order:

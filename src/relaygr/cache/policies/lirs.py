@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 from relaygr.cache.policies.segments import Segment, Segmented
 from relaygr.cache.policies.settings import PolicySettings
@@ -58,6 +59,9 @@ class Lirs(Segmented[K]):
             return None
         self.remove(key)
         return Victim(key)
+
+    def remembered(self) -> Iterator[K]:
+        return iter(self._gone)
 
     def forget(self, key: K) -> None:
         super().forget(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from relaygr.cache.policies.memory import Memory
@@ -52,6 +53,9 @@ class Lru2(Policy[K]):
     def remove(self, key: K) -> None:
         self._order.remove(key)
         self._visits.left(key)
+
+    def remembered(self) -> Iterator[K]:
+        return self._visits.gone()
 
     def forget(self, key: K) -> None:
         if key in self._order:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from relaygr.cache.policy import K
@@ -31,6 +32,10 @@ class Memory(Generic[K, V]):
     def ghosts(self) -> int:
         """Keys remembered that are not here."""
         return len(self._gone)
+
+    def gone(self) -> Iterator[K]:
+        """Keys remembered that are not here."""
+        return iter(self._gone)
 
     def get(self, key: K) -> V | None:
         return self._here[key] if key in self._here else self._gone.get(key)

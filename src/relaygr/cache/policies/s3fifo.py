@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from relaygr.cache.policies.ghosts import Ghosts
 from relaygr.cache.policies.segments import Segment, Segmented
 from relaygr.cache.policies.settings import PolicySettings
@@ -53,6 +55,9 @@ class S3Fifo(Segmented[K]):
             return None
         self._filling = False
         return Victim(key)
+
+    def remembered(self) -> Iterator[K]:
+        return iter(self._ghosts)
 
     def forget(self, key: K) -> None:
         super().forget(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Generic
 
 from relaygr.cache.policies.memory import Memory
@@ -25,6 +26,10 @@ class Visits(Generic[K]):
     @property
     def ghosts(self) -> int:
         return self._counts.ghosts
+
+    def gone(self) -> Iterator[K]:
+        """Keys remembered that are not here."""
+        return self._counts.gone()
 
     def count(self, key: K) -> int:
         """0 for a key never visited, or no longer remembered."""
