@@ -97,7 +97,7 @@ class DeviceBooks(StateCache):
             clean_tail=tokens % self.page_tokens == 0 or (tokens == entry.tokens and not entry.dirty_tail),
         )
         self._ledger.pin(lease.pins)
-        self._leases.add(lease)
+        self._leases.add(lease, now_s)
         self._index.settle(key)
         return lease
 
@@ -141,7 +141,7 @@ class DeviceBooks(StateCache):
             copies=tuple(PageCopy(page, taken[0], reused % self.page_tokens) for page in copied),
         )
         self._writers[key] = lease
-        self._leases.add(lease)
+        self._leases.add(lease, now_s)
         self._index.settle(key)
         return lease
 
@@ -207,6 +207,7 @@ class DeviceBooks(StateCache):
             evictions=self._index.evictions,
             overdue=self._overdue,
             refused=tuple(self._refused.items()),
+            oldest_lease_s=self._leases.oldest_s,
         )
 
     def audit(self) -> None:

@@ -167,6 +167,7 @@ class Stats:
     overdue: int
     refused: tuple[tuple[Reason, int], ...]
     host: HostStats | None = None  # None without a host tier
+    oldest_lease_s: float | None = None  # when it was given out, on the caller's clock; None without leases
     disk: DiskStats | None = None  # None without a disk tier
 
     @property

@@ -114,14 +114,19 @@ class LeaseTable:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Lease]] = []
-        self._live: set[Lease] = set()
+        self._live: dict[Lease, float] = {}  # since when, oldest first
         self._next = 0  # breaks ties, since leases have no order
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def add(self, lease: Lease) -> None:
-        self._live.add(lease)
+    @property
+    def oldest_s(self) -> float | None:
+        """When the oldest live one was given out; None without any."""
+        return next(iter(self._live.values()), None)
+
+    def add(self, lease: Lease, now_s: float) -> None:
+        self._live[lease] = now_s
         heapq.heappush(self._heap, (lease.expires_s, self._next, lease))
         self._next += 1
         if len(self._heap) > 2 * len(self._live) + 64:
@@ -129,7 +134,7 @@ class LeaseTable:
             heapq.heapify(self._heap)
 
     def remove(self, lease: Lease) -> None:
-        self._live.discard(lease)
+        self._live.pop(lease, None)
 
     def pop_overdue(self, now_s: float) -> Lease | None:
         """A live lease whose expiry is not after `now_s`; the caller ends it."""

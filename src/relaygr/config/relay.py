@@ -104,6 +104,22 @@ class TriggerConfig(Section, frozen=True, kw_only=True):
     candidates_default: int = 256
 
 
+PolicyName = Literal[
+    "gd_cost",
+    "lru",
+    "slru",
+    "s3fifo",
+    "sieve",
+    "lru2",
+    "arc",
+    "lirs",
+    "wtinylfu",
+    "gdsf",
+    "gdsf_cost",
+    "tlru",
+]
+
+
 class HostConfig(Section, frozen=True, kw_only=True):
     """The tier of user states in host memory, and the copies between it and the device.
 
@@ -132,6 +148,8 @@ class HostConfig(Section, frozen=True, kw_only=True):
         first_touch_weight, freq_cap: of `gd_cost`: what a state is worth after one visit, and at most.
         ghost_entries: states that are gone and whose visits still count.
         ghost_halve_ops: counted visits are halved each time so many have come.
+        shadow_policies, shadow_share: policies tried beside it on the keys of this share of the users;
+            metrics say what each would have saved.
         disk_bytes: what the tier below, on disk, may take; 0 turns it off. Of a running process it alone
             knows who was deleted since: a folder that was not in use meanwhile is to be emptied first.
         disk_path: its folder, which belongs to one process at a time.
@@ -159,6 +177,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
         "freq_cap": Range(1, 1000),
         "ghost_entries": Range(0, 100_000_000),
         "ghost_halve_ops": Range(1, 1_000_000_000),
+        "shadow_share": Range(0, 1, open_low=True),
         "disk_bytes": Range(0, 1024 * 1024 * GIB),
         "disk_index_bytes": Range(1 << 16, 1024 * GIB),
     }
@@ -180,24 +199,13 @@ class HostConfig(Section, frozen=True, kw_only=True):
     store_timeout_ms: float = 1000.0
     fail_mode: Literal["open", "closed"] = "open"
     tier_mode: Literal["auto", "exclusive", "inclusive"] = "auto"
-    policy_host: Literal[
-        "gd_cost",
-        "lru",
-        "slru",
-        "s3fifo",
-        "sieve",
-        "lru2",
-        "arc",
-        "lirs",
-        "wtinylfu",
-        "gdsf",
-        "gdsf_cost",
-        "tlru",
-    ] = "gd_cost"
+    policy_host: PolicyName = "gd_cost"
     first_touch_weight: float = 0.5
     freq_cap: int = 4
     ghost_entries: int = 131_072
     ghost_halve_ops: int = 200_000
+    shadow_policies: tuple[PolicyName, ...] = ()
+    shadow_share: float = 0.02
     disk_bytes: int = 0
     disk_path: str = ""
     disk_index_bytes: int = GIB // 4

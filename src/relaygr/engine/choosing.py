@@ -60,6 +60,15 @@ class Loader:
         """So far, by what was done about the tokens of the host."""
         return tuple((way.value, count) for way, count in self._chooser.decisions.items())
 
+    def pass_ms(self, new_tokens: int, cached_tokens: int) -> float:
+        """What computing a history behind its cached part takes, by the passes of late; from any thread."""
+        return self._chooser.compute.pass_ms(new_tokens, cached_tokens, 0)
+
+    def weigh(self, tokens: int) -> Weight:
+        """What a state in host memory takes and saves; from any thread."""
+        nbytes = tokens * self._tiers.host_token_bytes
+        return Weight(nbytes, tokens, self.pass_ms(tokens, 0), self._chooser.link.copy_ms(nbytes, 1))
+
     def choose(self, ref: Ref, candidates: int, found: Readable) -> int:
         """The first tokens of `ref` to have on the device before the others are computed."""
         asked = Found(

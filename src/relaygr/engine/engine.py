@@ -88,9 +88,9 @@ class Engine:
         weigh = weigh_by(chooser, format_of(host, choice.dtype).token_bytes(self.layout))
         self._tiers = Tiers(self.layout, settings.device_bytes, lease_s, host, self._clock, lanes, weigh)
         self._desk = self._tiers.desk
-        self._loader = Loader(self._tiers, chooser)
+        self.loader = Loader(self._tiers, chooser)
         self.host_format = self._tiers.host_format
-        parts = (self._checker, self._tiers, self._loader, self._clock)
+        parts = (self._checker, self._tiers, self.loader, self._clock)
         self._passes = Passes(self.model, self._kernel, *parts, settings.microbatch)
         self._lock = threading.Lock()
         self.below = Below(self._tiers, host, model_fp, self._clock, self._lock)
@@ -277,7 +277,7 @@ class Engine:
     def reloaded(self, nbytes: int, seconds: float) -> None:
         """Steps of a reload brought so much in so long: later choices between copying and computing know."""
         with self._lock:
-            self._loader.copied(nbytes, seconds)
+            self.loader.copied(nbytes, seconds)
 
     @property
     def fails_closed(self) -> bool:
@@ -318,7 +318,7 @@ class Engine:
                 tokens_cached=self._cached,
                 candidates=self._scored,
                 errors=self._errors,
-                decisions=self._loader.decisions,
+                decisions=self.loader.decisions,
             )
 
     def _serve(self, requests: Sequence[RankRequest]) -> list[RankResult | RelayError]:

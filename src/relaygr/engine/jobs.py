@@ -17,6 +17,7 @@ from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import PrefetchResult, RankRequest, RankResult
 from relaygr.engine.signals import Signal
+from relaygr.engine.tiers import Readable
 
 log = logging.getLogger("relaygr.engine")
 
@@ -100,6 +101,7 @@ class RankJob(Job[RankResult]):
         kept_events: of its history, the newest that were scored where that was not all of it, to be in time;
             None for all. Without any it is scored as a user of whom nothing is known.
         signal: that announced it; None without one.
+        found: what the tiers had of its history when the user came: at the signal, or without one now.
         entered: whether its claim on a prefix has been used, or given back.
     """
 
@@ -111,6 +113,7 @@ class RankJob(Job[RankResult]):
         self.budget_s = deadline_s
         self.kept_events: int | None = None
         self.signal: Signal | None = None
+        self.found = Readable(cached, 0)
         self.entered = False
 
     @property
@@ -289,7 +292,7 @@ class Turn:
             return job.request
         job.request.otherwise = partial(self._without_host, job, fit, clock)
         job.tokens, found = self.engine.locate(job.request)  # its prefix may have come, or gone, meanwhile
-        job.cached = max(found)
+        job.cached = found.near
         if found.host > found.device and not self.engine.loads_in_time(found, job.request.load_by_s):
             job.cached = found.device
         left_ms = (job.budget_s - job.started_s) * 1000

@@ -88,7 +88,7 @@ class Relay:
         self,
         owner: Owner,
         tokens: int,
-        cached: int,
+        found: Readable,
         candidates: int | None,
         pre_wait_ms: float,
         began_s: float,
@@ -97,18 +97,18 @@ class Relay:
 
         Args:
             tokens: of the prefix.
-            cached: those that need not be computed, on the device or in host memory.
+            found: what the tiers have of it.
             candidates: that will be ranked; None for as many as usual.
             pre_wait_ms: until a new pre-inference would begin.
             began_s: when the signal came.
         """
         asked_s = self._clock.now_s()
         with self._lock:
-            verdict = self._decide(owner, tokens, cached, candidates, pre_wait_ms)
+            verdict = self._decide(owner, tokens, found.near, candidates, pre_wait_ms)
             now = self._clock.now_s()
             if verdict.full_p99_ms is not None or verdict.admitted:
                 at_risk = verdict.reason is not Reason.NOT_AT_RISK
-                self._signals.add(owner, Signal(began_s, at_risk, verdict.admitted))
+                self._signals.add(owner, Signal(began_s, at_risk, verdict.admitted, found))
         if self._observer is not None:
             self._observer.decided(verdict, now - asked_s)
         return verdict
@@ -144,7 +144,7 @@ class Relay:
                 self._clock.now_s(),
                 min(deadline_s, began_s + self._holds.t_life_s),
                 # What neither has is computed either way, and counts for neither.
-                served.recompute_s(max(found), found.device),
+                served.recompute_s(found.near, found.device),
                 appendable=True,
             )
             if decision.step in (Step.HOLD, Step.JOIN):

@@ -112,8 +112,9 @@ class Scheduler:
         self._check_open()
         now = self._clock.now_s()
         deadline_s = now + self._deadline_s(deadline_ms, self.config.rank_deadline_ms)
-        tokens, cached = self._engine.peek(request)
-        job = RankJob(request, deadline_s, now, tokens, cached)
+        tokens, found = self._engine.locate(request)
+        job = RankJob(request, deadline_s, now, tokens, found.device)
+        job.found = found
         if budget_ms is not None:
             job.budget_s = job.urgent_s = min(now + budget_ms / 1000, deadline_s)
         job.add_done_callback(self._ended)
@@ -124,6 +125,7 @@ class Scheduler:
                 raise OverloadError(f"{limit} rank requests wait already", self._retry_ms())
             if self._relay is not None:
                 job.signal = self._relay.arrived(job.owner, len(request.candidates))
+                job.found = job.found if job.signal is None else job.signal.found
             self._change.notify_all()
         self._timer.watch(job)
         return job
@@ -154,14 +156,14 @@ class Scheduler:
         flight = Flight(history, deadline_s, began_s, reloading=found.host > found.device)
         refused = self._refusal(flight, engine, tokens, found, candidates)
         if refused:
-            return PrefixAnswer(Admission.REJECTED, refused, tokens, max(found), None)
+            return PrefixAnswer(Admission.REJECTED, refused, tokens, found.near, None)
         with self._change:  # no flight of the user lands between what is found of it and what is done
             self._check_open()
             found = self._prepare(flight, engine, found)
             if found.device == tokens:
                 self._change.notify_all()  # what is found is to be held
                 return PrefixAnswer(Admission.HIT, "", tokens, tokens, None)
-            answer = self._board(flight, tokens, max(found))
+            answer = self._board(flight, tokens, found.near)
         if self._relay is not None and answer.admission is Admission.REJECTED:
             self._relay.withdraw(flight.owner)
         if answer.flight is not None and answer.flight.deadline_s == deadline_s:
@@ -175,8 +177,7 @@ class Scheduler:
         relay = self._relay
         if relay is None:
             return "" if engine.model_config.cacheable == "append" else "not_reusable"
-        cached, wait_ms = max(found), self.wait_ms()
-        verdict = relay.decide(flight.owner, tokens, cached, candidates, wait_ms, flight.queued_s)
+        verdict = relay.decide(flight.owner, tokens, found, candidates, self.wait_ms(), flight.queued_s)
         flight.left_ms = verdict.pre_ms or 0.0
         return "" if verdict.admitted else verdict.reason
 
@@ -335,7 +336,7 @@ class Scheduler:
 
     def _cached(self, job: RankJob) -> int:
         found = guarded("looking for a prefix", partial(self._engine.locate, job.request))
-        return job.cached if isinstance(found, RelayError) else max(found[1])
+        return job.cached if isinstance(found, RelayError) else found[1].near
 
     def _await_work(self) -> None:
         """Until there is some, or holds have to be looked at; called with the lock held."""

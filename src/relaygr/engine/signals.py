@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
 
+from relaygr.engine.tiers import Readable
+
 Owner = tuple[str, str]
 
 USERS_MAX = 65_536
@@ -12,11 +14,12 @@ USERS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A prefix signal that was decided on: when it came, and what was said of it."""
+    """A prefix signal that was decided on: when it came, what was said of it, and what the tiers had then."""
 
     at_s: float
     at_risk: bool
     admitted: bool
+    found: Readable
 
 
 class Signals:

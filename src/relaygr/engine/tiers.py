@@ -42,10 +42,16 @@ _WHOLE = 1 << 62
 
 
 class Readable(NamedTuple):
-    """Matching tokens of a prefix on the device, and in host memory."""
+    """Matching tokens of a prefix on the device, in host memory, and on disk."""
 
     device: int
     host: int
+    disk: int = 0
+
+    @property
+    def near(self) -> int:
+        """Those that a ranking can have without computing them: it never waits for the disk."""
+        return max(self.device, self.host)
 
 
 Choose = Callable[[Readable], int]
@@ -144,7 +150,9 @@ class Tiers:
     def readable(self, ref: Ref) -> Readable:
         """What is stored of a prefix; changes nothing, and may be asked from any thread."""
         answer = self.books.lookup(ref)
-        return Readable(answer.device_end, answer.host) if isinstance(answer, Hit) else Readable(0, 0)
+        if not isinstance(answer, Hit):
+            return Readable(0, 0)
+        return Readable(answer.device_end, answer.host, answer.disk)
 
     def hold(self, ref: Ref, now_s: float, until_s: float) -> int:
         """Keep what the device has of `ref` from being evicted, in place of what was held of the user.
@@ -208,7 +216,7 @@ class Tiers:
         begun goes on, whatever would be chosen now.
         """
         found, carrier, courier = self.readable(ref), self._carrier, self._courier
-        if carrier is None or not max(found):
+        if carrier is None or not found.near:
             return 0
         begun = (ref.tenant, ref.user) in self._loading
         wanted = found.host if begun else choose(found)

@@ -16,6 +16,7 @@ from relaygr.cache.interface import DiskStats, HostStats, Stats
 from relaygr.engine.jobs import Load
 from relaygr.engine.laps import RelayState
 from relaygr.relay.ratios import ErrorRatio
+from relaygr.serving.cache_gauges import CacheReadings, cache_metrics
 from relaygr.serving.snapshot import ModelFacts
 
 _STATM = Path("/proc/self/statm")
@@ -34,6 +35,7 @@ class Readings:
         users, users_bytes: histories kept in memory.
         relay: what is held; None before a model is loaded.
         copied: bytes from and to host memory.
+        cache: what the tiers are good for; None before a model is loaded.
     """
 
     load: Load = NOTHING
@@ -44,6 +46,7 @@ class Readings:
     users_bytes: int = 0
     relay: RelayState | None = None
     copied: tuple[int, int] = (0, 0)
+    cache: CacheReadings | None = None
 
 
 class Source(Protocol):
@@ -95,6 +98,8 @@ class Gauges(Collector):
                 yield from _disk(now.pool.disk, model)
         if now.relay is not None:
             yield from _relay(now.relay, model)
+        if now.cache is not None:
+            yield from cache_metrics(now.cache, model)
         yield from self._process(model)
         if (facts := self._source.facts) is not None:
             yield from _model(facts, model)

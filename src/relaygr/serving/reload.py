@@ -16,7 +16,7 @@ from relaygr.config.settings import Config, EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.ids import Fingerprint
 from relaygr.engine import Engine
-from relaygr.engine.drift import check_drift, say_format
+from relaygr.engine.drift import Drift, check_drift, say_format
 from relaygr.engine.laps import Served as RelayedModel
 from relaygr.engine.shadow import FP32_EPSILON
 from relaygr.kernels.select import Choice, choose
@@ -45,6 +45,7 @@ class Served:
         path: its folder; empty for random weights.
         loaded_s: Unix time.
         known: its speed, if it was measured.
+        drift: of its host format, where that is not exact.
         epsilon: what its cached and uncached scores may differ by, as a share of the largest.
     """
 
@@ -53,6 +54,7 @@ class Served:
     loaded_s: float
     known: Known | None
     epsilon: float = FP32_EPSILON
+    drift: Drift | None = None
 
     @property
     def model(self) -> str:
@@ -94,9 +96,9 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
         like = before.known if old == new else None
     if before is None:
         say_format(engine, config.host)
-    check_drift(engine, config.host)
+    drift = check_drift(engine, config.host)
     epsilon = warm(engine)
-    served = Served(engine, path, time.time(), speed(engine, config, like), epsilon)
+    served = Served(engine, path, time.time(), speed(engine, config, like), epsilon, drift)
     log.info("model %s of %s is warm", served.model, path or f"preset {config.serving.preset}")
     return served
 

@@ -27,12 +27,14 @@ from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
 from relaygr.serving.bodies import event_batch, inline_history
+from relaygr.serving.cache_watch import CacheWatch
 from relaygr.serving.errors import HttpError
 from relaygr.serving.feedback import feedback
 from relaygr.serving.gauges import Readings
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.observers import Observers
 from relaygr.serving.pace import Pace
+from relaygr.serving.readings import readings
 from relaygr.serving.reload import Served, check_path, load, relayed
 from relaygr.serving.snapshot import Status
 from relaygr.serving.tracing import follow
@@ -68,6 +70,7 @@ class Service:
             self.metrics,
         )
         self._shadows = Shadows(config.relay, self.relay.disable, self.metrics)
+        self._watch = CacheWatch(config.host)
         self._epoch = 0
         self.health = wire.Health("starting")
         self._threads = ThreadPoolExecutor(_STORE_THREADS, "relaygr-store")
@@ -119,7 +122,7 @@ class Service:
         self._scheduler = Scheduler(
             served.engine,
             self.config.scheduler,
-            observer=Observers((self.metrics, self.pace)),
+            observer=Observers((self.metrics, self.pace, self._watch)),
             chunk_tokens=self.pace.chunk_tokens,
             fit=self.pace.fit,
             cost=self.pace.cost_ms,
@@ -212,6 +215,7 @@ class Service:
         """Remove a user: stored events, cached prefixes, queued and running work."""
         owner, scheduler = self._owner(tenant, user), self.scheduler
         events, entries = await self.users.delete(owner, lambda: scheduler.forget(*owner))
+        self._watch.forget(owner)
         return wire.DeleteAnswer(user, events, entries)
 
     async def state(self, tenant: str, user: str) -> wire.StateAnswer:
@@ -292,6 +296,7 @@ class Service:
         self.pace.follow(served.known)
         self.relay.serve(relayed(served, self.config.relay))
         self._shadows.limit(served.epsilon)
+        self._watch.serve(served.engine)
         budget_ms = served.known.budgets.b_rank_ms if served.known is not None else None
         self.metrics.serve(answers.model_facts(served, self.config), budget_ms)
 
@@ -321,17 +326,7 @@ class Service:
     def _readings(self) -> Readings:
         if self._scheduler is None or self._users is None or self._served is None:
             return Readings(in_progress=self.admissions.in_progress)
-        known = self._served.known
-        return Readings(
-            load=self._scheduler.load(),
-            pool=self._served.engine.cache_stats(),
-            error=known.latency.error() if known is not None else None,
-            in_progress=self.admissions.in_progress,
-            users=len(self._users),
-            users_bytes=self._users.held_bytes,
-            relay=self.relay.state(),
-            copied=self._served.engine.copied_bytes,
-        )
+        return readings(self._scheduler, self._users, self._served, self.relay, self.admissions, self._watch)
 
     def _reading(self, served: Served) -> Reading:
         """ConfigError if the store keeps fewer events than are read."""

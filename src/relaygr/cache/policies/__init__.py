@@ -50,15 +50,19 @@ def make(name: str, capacity_bytes: int, settings: PolicySettings | None = None)
     return maker(capacity_bytes, settings or PolicySettings())
 
 
-def configured(config: HostConfig) -> Policy[Any]:
-    """The one that the settings of the host tier name."""
-    settings = PolicySettings(
+def settings_of(config: HostConfig) -> PolicySettings:
+    """What the settings of the host tier say of policies."""
+    return PolicySettings(
         first_touch_weight=config.first_touch_weight,
         freq_cap=config.freq_cap,
         ghost_entries=config.ghost_entries,
         ghost_halve_ops=config.ghost_halve_ops,
     )
-    return make(config.policy_host, config.host_bytes, settings)
 
 
-__all__ = ["DEFAULT", "POLICIES", "PolicySettings", "configured", "make"]
+def configured(config: HostConfig) -> Policy[Any]:
+    """The one that the settings of the host tier name."""
+    return make(config.policy_host, config.host_bytes, settings_of(config))
+
+
+__all__ = ["DEFAULT", "POLICIES", "PolicySettings", "configured", "make", "settings_of"]

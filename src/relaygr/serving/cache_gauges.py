@@ -1,0 +1,130 @@
+"""The Prometheus series of the tiers: hits by tier and kind of visit, ceilings, copies, policies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from relaygr.cache.interface import HostStats
+from relaygr.cache.tally import Counts
+from relaygr.engine.courier import CopyStats
+from relaygr.memory.lane import LaneStats
+from relaygr.serving.cache_watch import Watched
+
+_KINDS = ("model", "tier", "visit", "use")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReadings:
+    """The tiers at one moment.
+
+    Attributes:
+        decisions: about the tokens of the host, by what was done.
+        copies: between device and host.
+        disk_bytes: from and to disk.
+        drift: of the host format, as a share of probability; None where it is exact.
+        lease_s: age of the oldest lease; None without one.
+        host: None without a host tier.
+    """
+
+    watched: Watched
+    decisions: tuple[tuple[str, int], ...]
+    copies: CopyStats
+    disk_bytes: tuple[int, int]
+    drift: float | None
+    lease_s: float | None
+    host: HostStats | None
+
+
+def cache_metrics(now: CacheReadings, model: str) -> Iterator[Metric]:
+    yield from _hits(now.watched.counts, model)
+    decisions = _counter("decision_total", "Rankings by what was done about host tokens", ("model", "way"))
+    for way, count in now.decisions:
+        decisions.add_metric((model, way), count)
+    yield decisions
+    yield from _copies(now.copies, now.disk_bytes, model)
+    if now.lease_s is not None:
+        yield _gauge("lease_age_seconds", "Age of the oldest lease", model, now.lease_s)
+    if now.drift is not None:
+        yield _gauge("drift_abs", "Most that the host format moved a probability", model, now.drift)
+    if now.host is not None:
+        rejected = _counter("restore_rejected_total", "Snapshots that were not restored", ("model",))
+        rejected.add_metric((model,), now.host.restore_rejected)
+        yield rejected
+        runs = now.host.runs / now.host.entries if now.host.entries else 0.0
+        yield _gauge("host_runs_mean", "Stretches of host memory that a state lies in", model, runs)
+    yield from _shadows(now.watched, model)
+
+
+def _hits(counts: Counts, model: str) -> Iterator[Metric]:
+    requests = _counter("requests_total", "Rankings by where their history was", _KINDS)
+    tokens = _counter("tokens_total", "History tokens that were reused", _KINDS)
+    cost = _counter("cost_ms_total", "Computing that was saved, milliseconds", _KINDS)
+    for kind, sums in sorted(counts.kinds.items()):
+        labels = (model, kind.tier.value, kind.visit.value, kind.use.value)
+        requests.add_metric(labels, sums.requests)
+        tokens.add_metric(labels, sums.tokens)
+        cost.add_metric(labels, sums.cost_ms)
+    yield from (requests, tokens, cost)
+    whole = _counter("whole_total", "What there was to hit, by kind", ("model", "kind"))
+    for name, amount in (
+        ("request", counts.all.requests),
+        ("token", counts.all.tokens),
+        ("cost", counts.all.cost_ms),
+    ):
+        whole.add_metric((model, name), amount)
+    yield whole
+    if counts.ceilings is not None:
+        text = "Share that a cache without limits would have hit, by kind"
+        ceiling = GaugeMetricFamily("relaygr_cache_ceiling_ratio", text, labels=("model", "kind"))
+        for name, ratio in counts.ceilings._asdict().items():
+            ceiling.add_metric((model, name), ratio)
+        yield ceiling
+
+
+def _copies(copies: CopyStats, disk: tuple[int, int], model: str) -> Iterator[Metric]:
+    lanes = {"h2d": copies.h2d, "d2h": copies.d2h}
+    speed = GaugeMetricFamily(
+        "relaygr_cache_bandwidth_bytes_per_second", "Of copies while they run", labels=("model", "direction")
+    )
+    for direction, lane in lanes.items():
+        if isinstance(lane, LaneStats) and lane.busy_s > 0:
+            speed.add_metric((model, direction), lane.bytes_total / lane.busy_s)
+    yield speed
+    files = _counter("disk_bytes_total", "Bytes copied from and to disk", ("model", "direction"))
+    for direction, nbytes in zip(("read", "write"), disk, strict=True):
+        files.add_metric((model, direction), nbytes)
+    yield files
+    loads = _counter("failed_loads_total", "Loads that a ranking did without", ("model", "reason"))
+    for reason, count in (
+        ("late", copies.late_loads),
+        ("failed", copies.failed_loads),
+        ("declined", copies.declined_loads),
+    ):
+        loads.add_metric((model, reason), count)
+    yield loads
+
+
+def _shadows(watched: Watched, model: str) -> Iterator[Metric]:
+    ratio = GaugeMetricFamily(
+        "relaygr_cache_shadow_cost_hit_ratio",
+        "Share of computing that a policy would save; too_small where the sample cannot tell",
+        labels=("model", "policy", "sample"),
+    )
+    for report in watched.shadows:
+        sample = "enough" if report.is_enough else "too_small"
+        ratio.add_metric((model, report.policy, sample), report.cost_hit)
+    if watched.shadows:
+        yield ratio
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...]) -> CounterMetricFamily:
+    return CounterMetricFamily(f"relaygr_cache_{name}", text, labels=labels)
+
+
+def _gauge(name: str, text: str, model: str, amount: float) -> Metric:
+    family = GaugeMetricFamily(f"relaygr_cache_{name}", text, labels=("model",))
+    family.add_metric((model,), amount)
+    return family

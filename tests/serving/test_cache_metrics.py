@@ -1,0 +1,95 @@
+"""What the series of the tiers say of rankings whose history was on the device, in the host, nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+from relay_apps import metric, quiet
+from serving_apps import App, events, running, settings
+
+from relaygr.config.relay import HostConfig
+from relaygr.config.settings import Config
+from relaygr.core.units import MIB
+
+HISTORY = events(100)
+NAMES = {
+    *("requests_total", "tokens_total", "cost_ms_total", "whole_total", "ceiling_ratio", "decision_total"),
+    *("bandwidth_bytes_per_second", "disk_bytes_total", "failed_loads_total", "restore_rejected_total"),
+    *("host_runs_mean", "shadow_cost_hit_ratio", "drift_abs"),
+}
+
+
+def with_host(folder: Path, **host: object) -> Config:
+    return replace(settings(folder), host=HostConfig(host_bytes=MIB, run_chunk_tokens=32, **host))
+
+
+def rank(app: App, user: str, count: int = 100) -> None:
+    history = {name: values[:count] for name, values in HISTORY.items()}
+    app.post("/v1/rank", {"user": user, "candidates": [1, 2], "history": history})
+
+
+def spill(app: App) -> None:
+    while app.service.engine.spill_step(1.0, 1 << 30, lambda _: True):
+        pass
+
+
+def kind(app: App, name: str, tier: str, visit: str, use: str = "used") -> float:
+    return metric(app, f'relaygr_cache_{name}{{tier="{tier}",visit="{visit}",use="{use}"}}')
+
+
+def test_m33_hits_by_tier_and_visit_with_their_ceilings(model_folder: Path) -> None:
+    with running(with_host(model_folder)) as app:
+        rank(app, "one", 80)
+        rank(app, "one", 90)
+        spill(app)
+        rank(app, "one", 100)
+        rank(app, "two")
+        quiet(app)
+        assert kind(app, "requests_total", "none", "first") == 2
+        assert kind(app, "requests_total", "device", "returning") == 1
+        assert kind(app, "requests_total", "host", "returning") == 1
+        assert kind(app, "tokens_total", "device", "returning") == 80
+        assert kind(app, "tokens_total", "host", "returning") == 90
+        assert kind(app, "cost_ms_total", "host", "returning") > 0
+        assert metric(app, 'relaygr_cache_whole_total{kind="token"}') == 370
+        assert metric(app, 'relaygr_cache_ceiling_ratio{kind="request"}') == pytest.approx(2 / 4)
+        assert metric(app, 'relaygr_cache_ceiling_ratio{kind="token"}') == pytest.approx(170 / 370)
+        assert 0 < metric(app, 'relaygr_cache_ceiling_ratio{kind="cost"}') < 1
+        assert metric(app, 'relaygr_cache_decision_total{way="load"}') == 1
+        assert metric(app, 'relaygr_cache_bandwidth_bytes_per_second{direction="h2d"}') > 0
+
+
+def test_a_signal_counts_as_the_visit_of_its_ranking(model_folder: Path) -> None:
+    """What was computed ahead was not in the cache when the user came."""
+    with running(with_host(model_folder)) as app:
+        body = {"user": "one", "history": HISTORY, "candidates": 2}
+        answer = app.post("/v1/prefix", body)
+        quiet(app)
+        rank(app, "one")
+        quiet(app)
+        assert answer["admission"] in {"admitted", "rejected"}
+        assert kind(app, "requests_total", "none", "first") == 1
+        assert kind(app, "requests_total", "device", "first") == 0
+
+
+def test_m33_every_series_and_a_deleted_user(model_folder: Path) -> None:
+    config = with_host(model_folder, host_dtype="int8", shadow_policies=("lru", "gdsf"), shadow_share=1.0)
+    with running(config) as app:
+        for _ in range(3):
+            rank(app, "one")
+        quiet(app)
+        text = app.call("GET", "/metrics").text
+        found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE relaygr_cache_")}
+        bare = {name.removeprefix("relaygr_cache_") for name in found}
+        assert {name.removesuffix("_total") for name in NAMES} <= {
+            name.removesuffix("_total") for name in bare
+        }
+        hits = metric(app, 'relaygr_cache_shadow_cost_hit_ratio{policy="lru"}')
+        assert hits == pytest.approx(2 / 3)
+        assert 0 < metric(app, "relaygr_cache_drift_abs") < 0.01
+        app.call("DELETE", "/v1/users/one")
+        rank(app, "one")
+        quiet(app)
+        assert kind(app, "requests_total", "none", "first") == 2, "remembered as nobody"
