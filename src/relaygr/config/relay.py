@@ -114,9 +114,9 @@ class HostConfig(Section, frozen=True, kw_only=True):
         spill_min_reuse: states of users who return less likely than this are dropped, not spilled.
         spill_queue_max: spills that wait.
         checksum_share: of the pages of a state, how many are checked when it is reloaded; 0 checks none.
-        disk_bytes: what the tier below, on disk, may take; 0 turns it off. Of a running process it alone
-            knows who was deleted since: a folder that was not in use meanwhile is to be emptied first.
-        disk_path: its folder, which belongs to one process at a time.
+        disk_bytes: what the tier below, on disk, may take; 0 turns it off.
+        disk_path: its folder, which belongs to one process at a time. Users who are deleted while it is not
+            in use stay in it, so that it is to be emptied before it is used again; so with `snapshot_path`.
         disk_index_bytes: memory for knowing what is on disk; with more on disk than that, the oldest leaves.
         snapshot_path: a file that the host tier is written to when the service stops, and is read from, and
             removed, when it starts; empty keeps nothing.
