@@ -150,9 +150,9 @@ class HostConfig(Section, frozen=True, kw_only=True):
         ghost_halve_ops: counted visits are halved each time so many have come.
         shadow_policies, shadow_share: policies tried beside it on the keys of this share of the users;
             metrics say what each would have saved.
-        disk_bytes: what the tier below, on disk, may take; 0 turns it off. Of a running process it alone
-            knows who was deleted since: a folder that was not in use meanwhile is to be emptied first.
-        disk_path: its folder, which belongs to one process at a time.
+        disk_bytes: what the tier below, on disk, may take; 0 turns it off.
+        disk_path: its folder, which belongs to one process at a time. Users who are deleted while it is not
+            in use stay in it, so that it is to be emptied before it is used again; so with `snapshot_path`.
         disk_index_bytes: memory for knowing what is on disk; with more on disk than that, the oldest leaves.
         snapshot_path: a file that the host tier is written to when the service stops, and is read from, and
             removed, when it starts; empty keeps nothing.
