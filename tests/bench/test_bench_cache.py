@@ -11,6 +11,7 @@ import pytest
 from relaygr.bench.cache import (
     DEVICE,
     DEVICE_HOST,
+    DEVICE_HOST_DISK,
     DEVICE_HOST_INT8,
     NONE,
     CacheSpec,
@@ -133,8 +134,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> CacheReport:
 def test_the_report_adds_up(report: CacheReport) -> None:
     assert [work.planned for work in report.workloads] == [24, 24]
     for work in report.workloads:
-        assert [arm.name for arm in work.arms] == [NONE, DEVICE, DEVICE_HOST, DEVICE_HOST_INT8]
-        none, device, host, rounded = work.arms
+        names = [NONE, DEVICE, DEVICE_HOST, DEVICE_HOST_INT8, DEVICE_HOST_DISK]
+        assert [arm.name for arm in work.arms] == names
+        none, device, host, rounded, disk = work.arms
+        assert disk.saved_bytes >= disk.fetched_bytes >= 0
+        assert host.saved_bytes == host.fetched_bytes == 0
         assert work.visits == 24
         assert 0 < work.returning < 24
         assert (none.hits.request_hit, none.speedup) == (0.0, 1.0)

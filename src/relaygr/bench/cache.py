@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from relaygr.bench.cache_arm import Arm, Setup
 from relaygr.bench.cache_control import ControlSpec, bench_control
@@ -38,6 +40,7 @@ from relaygr.sim.cache.reader import read_trace
 from relaygr.sim.cache.trace import Ints, Trace
 
 NONE, DEVICE, DEVICE_HOST, DEVICE_HOST_INT8 = "none", "device", "device_host", "device_host_int8"
+DEVICE_HOST_DISK = "device_host_disk"
 PAGE_TOKENS = 32
 _REQUESTS_A_DAY = TraceSpec().sessions_per_day * TraceSpec().session_requests
 _RATE_REPEATS = 4
@@ -113,7 +116,10 @@ def bench_cache(spec: CacheSpec, progress: Progress = lambda text: None) -> Cach
     probe = MatrixProbe(choice.dtype_name)
     probe.measure(_RATE_REPEATS)
     model = random_ranker(spec.config, choice.dtype, spec.seed)
-    workloads = [_Course(spec, model, choice, trace).run(progress) for trace in traces]
+    workloads = []
+    for trace in traces:
+        with tempfile.TemporaryDirectory(prefix="relaygr-bench-") as folder:
+            workloads.append(_Course(spec, model, choice, trace, Path(folder) / "states").run(progress))
     probe.measure(_RATE_REPEATS)
     progress("books")
     control = bench_control(spec.control)
@@ -166,7 +172,7 @@ def _policies(spec: CacheSpec, progress: Progress) -> Curve | None:
 class _Course:
     """One trace through all arms, which take turns at every visit."""
 
-    def __init__(self, spec: CacheSpec, model: Ranker, choice: Choice, trace: Trace) -> None:
+    def __init__(self, spec: CacheSpec, model: Ranker, choice: Choice, trace: Trace, folder: Path) -> None:
         self._spec, self._trace = spec, trace
         price = cost(model.config, choice.dtype.itemsize)
         self._costs = Costs(t1=1.0, t2=price.attention_flops_per_pair / price.dense_flops_per_token)
@@ -185,7 +191,7 @@ class _Course:
         items = shape.items.rows - 1 if isinstance(shape, HstuConfig) and shape.items is not None else 1 << 20
         self.arms = [
             Arm(setup, model, choice, Visitors(trace, items, spec.candidates, spec.seed), spec.candidates)
-            for setup in self._setups(layout)
+            for setup in self._setups(layout, folder)
         ]
 
     def run(self, progress: Progress) -> Workload:
@@ -204,7 +210,10 @@ class _Course:
                 exact = arm.setup.host.host_dtype == "same"
                 arm.compare(wanted, self._limit * max(float(wanted.std()), 0.1) if exact else None)
             made += 1
-        return self._workload(stretch(self._trace, 0, made), planned, spread)
+        report = self._workload(stretch(self._trace, 0, made), planned, spread)
+        for arm in self.arms:
+            arm.close()
+        return report
 
     def _visit(self, place: int) -> None:
         """All arms once; who is first changes, since the first finds the processor's caches cold."""
@@ -212,7 +221,7 @@ class _Course:
         for turn in range(count):
             self.arms[(place + turn) % count].visit(place)
 
-    def _setups(self, layout: KvLayout) -> list[Setup]:
+    def _setups(self, layout: KvLayout, folder: Path) -> list[Setup]:
         chunk = HostConfig().run_chunk_tokens
         tokens = int((-(-self._trace.peaks // chunk)).sum() + 1) * chunk
         # What a host keeps free of its own accord comes on top.
@@ -222,11 +231,21 @@ class _Course:
             nbytes = int(room * tokens * host_format(dtype, layout.dtype).token_bytes(layout))
             return HostConfig(host_bytes=nbytes, host_dtype=dtype, clean_target=self._clean)  # type: ignore[arg-type]
 
+        full = host("same")
+        # Host memory of the size of the device, and room for everybody below it, twice over: segments that
+        # hold what is no longer needed leave as wholes.
+        disk = replace(
+            full,
+            host_bytes=min(max(self._device_bytes, full.host_bytes // 4), full.host_bytes),
+            disk_bytes=2 * full.host_bytes + 64 * MIB,
+            disk_path=str(folder),
+        )
         return [
             Setup(NONE),
             Setup(DEVICE, self._device_bytes),
-            Setup(DEVICE_HOST, self._device_bytes, host("same")),
+            Setup(DEVICE_HOST, self._device_bytes, full),
             Setup(DEVICE_HOST_INT8, self._device_bytes, host("int8")),
+            Setup(DEVICE_HOST_DISK, self._device_bytes, disk),
         ]
 
     def _workload(self, trace: Trace, planned: int, spread: float) -> Workload:
@@ -277,6 +296,8 @@ class _Course:
             decisions=arm.decisions,
             late_loads=copies.late_loads,
             declined_loads=copies.declined_loads,
+            fetched_bytes=arm.engine.below.copied_bytes[0],
+            saved_bytes=arm.engine.below.copied_bytes[1],
             loaded_bytes=loaded,
             stored_bytes=stored,
             lost_tokens=stats.host.lost_tokens if stats.host is not None else None,

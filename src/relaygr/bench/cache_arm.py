@@ -16,13 +16,14 @@ from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import BackendError
 from relaygr.core.ids import Fingerprint
 from relaygr.core.units import MIB
-from relaygr.engine import Engine
+from relaygr.engine import Engine, UserHistory
 from relaygr.engine.chores import COPY_BYTES
 from relaygr.engine.tiers import NO_HOST
 from relaygr.kernels.select import Choice
 from relaygr.models.ranker import Ranker
 
 Ints = npt.NDArray[np.int64]
+_DISK_S, _LOOK_S = 10.0, 2e-4  # what the disk is waited for, and how often it is looked at
 _FINGERPRINT = Fingerprint(bytes(16))
 
 
@@ -42,7 +43,7 @@ class Setup:
 class Arm:
     """Attributes, one value a visit:
 
-    ms: of the ranking; spill_ms: of copies to the host after it.
+    ms: of the ranking; spill_ms: of copies to the host after it, and from and to disk.
     cached, loaded: history tokens that were reused, and of these what was copied for it.
     """
 
@@ -63,6 +64,7 @@ class Arm:
         self.engine = Engine(model, _FINGERPRINT, choice, config, host=setup.host)
         if not setup.reuses:
             self.engine.stop_reuse()
+        self.engine.below.attach(fresh=True)
 
     def visit(self, place: int) -> None:
         """Serve the next visit, and then do what the scheduler would do when nothing waits.
@@ -71,6 +73,8 @@ class Arm:
             BackendError: the engine gave no scores.
         """
         request = self._visitors.request(place)
+        signalled = time.perf_counter()
+        self._fetch(request.history)
         began = time.perf_counter()
         answer = self.engine.rank(request)
         ranked = time.perf_counter()
@@ -78,12 +82,35 @@ class Arm:
         while self.engine.wants_spill(share):
             if not self.engine.spill_step(share, COPY_BYTES, lambda ref: True):
                 break
+        self._save()
         done = time.perf_counter()
         self.ms.append(1000 * (ranked - began))
-        self.spill_ms.append(1000 * (done - ranked))
+        self.spill_ms.append(1000 * (began - signalled + done - ranked))
         self.cached.append(answer.served.tokens_cached)
         self.loaded.append(answer.served.tokens_loaded)
         self.logits = answer.logits
+
+    def _fetch(self, history: UserHistory) -> None:
+        """What a signal ahead of the ranking does: bring to host memory what only the disk has."""
+        below, ref, by_s = self.engine.below, self.engine.ref(history), time.monotonic() + _DISK_S
+        if ref is None or not below.fetchable(ref, by_s):
+            return
+        while not below.fetch_step(ref, COPY_BYTES, by_s):
+            while not below.ready((history.tenant, history.user)) and time.monotonic() < by_s:
+                time.sleep(_LOOK_S)
+
+    def _save(self) -> None:
+        """Write to disk what may leave host memory soon."""
+        below, by_s = self.engine.below, time.monotonic() + _DISK_S
+        while (below.wants_save or below.waiting) and time.monotonic() < by_s:
+            if below.wants_save:
+                below.save_step(COPY_BYTES)
+            else:
+                time.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """Leave nothing on disk."""
+        self.engine.below.detach(keep=False)
 
     def compare(self, logits: npt.NDArray[np.float32], limit: float | None) -> None:
         """Hold the scores of the last visit against those without reuse.

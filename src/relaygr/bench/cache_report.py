@@ -40,13 +40,13 @@ class CacheArm(msgspec.Struct, frozen=True, kw_only=True):
         per_s: returning visits a second, copies to the host included; median of all rounds.
         speedup: over no reuse, median of the ratios of each round; speedup_least and _most: of the rounds.
         latency: of returning visits; spill_share: of the time of all visits, what copies to the host took
-            after them.
+            after them, and those from and to disk.
         hits: of all visits, as the engine served them; returning: of visits that are not their user's first.
         tiers: of all visits.
         decisions: visits that found something, by what was done about the tokens of the host.
         late_loads: that a pass had begun to use, and that were not there in time; declined_loads: not begun,
             because they would have been.
-        loaded_bytes, stored_bytes: from and to the host.
+        loaded_bytes, stored_bytes: from and to the host; fetched_bytes, saved_bytes: from and to disk.
         lost_tokens: evicted from the device before the host had them; None without a host.
         max_score_diff: largest difference of a logit from no reuse; score_spread: standard deviation of the
             logits there.
@@ -68,6 +68,8 @@ class CacheArm(msgspec.Struct, frozen=True, kw_only=True):
     decisions: dict[str, int]
     late_loads: int
     declined_loads: int
+    fetched_bytes: int
+    saved_bytes: int
     loaded_bytes: int
     stored_bytes: int
     lost_tokens: int | None

@@ -6,13 +6,19 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from relaygr.bench.cache import DEVICE, DEVICE_HOST, DEVICE_HOST_INT8, NONE
+from relaygr.bench.cache import DEVICE, DEVICE_HOST, DEVICE_HOST_DISK, DEVICE_HOST_INT8, NONE
 from relaygr.bench.cache_control import ControlReport
 from relaygr.bench.cache_report import CacheReport, Workload
 from relaygr.core.units import GIB, MIB
 from relaygr.sim.cache.curve import Curve
 
-_NAMES = {NONE: "nowhere", DEVICE: "device", DEVICE_HOST: "+ host", DEVICE_HOST_INT8: "+ int8"}
+_NAMES = {
+    NONE: "nowhere",
+    DEVICE: "device",
+    DEVICE_HOST: "+ host",
+    DEVICE_HOST_INT8: "+ int8",
+    DEVICE_HOST_DISK: "+ disk",
+}
 _LEGEND = (
     "per s, speed-up, P50, P99: visits that are not their user's first, medians of rounds; copies to the "
     "host count as time, except in P50 and P99; request, token, cost: hits of all visits, first ones "
