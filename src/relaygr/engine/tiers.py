@@ -139,6 +139,8 @@ class Tiers:
         return (0, 0) if carrier is None else (carrier.loaded_bytes, carrier.stored_bytes)
 
     def stats(self) -> Stats:
+        if self._courier is not None:
+            self._courier.poll(self._clock.now_s())
         return self.books.stats()
 
     def readable(self, ref: Ref) -> Readable:
@@ -168,9 +170,7 @@ class Tiers:
     def abandon(self, owner: Owner) -> None:
         """`let_go`, and end a load that nobody goes on with."""
         self.let_go(owner)
-        loading = self._loading.pop(owner, None)
-        if loading is not None and self._carrier is not None:
-            self._carrier.land(loading)
+        self._end_load(owner)
         if self.disk is not None:
             self.disk.abandon(owner)
 
@@ -214,12 +214,14 @@ class Tiers:
         wanted = found.host if begun else choose(found)
         if wanted <= found.device:
             return 0
-        if courier is None or begun:
+        if courier is None:
             failed = carrier.failed_loads
             brought = self.load(ref, now_s, wanted)
             if brought or carrier.failed_loads == failed:
                 return brought
             return self._failed(ref, carrier.failure)
+        # Of the rest of a reload no layer would be there before all are; anew, layer by layer, is sooner.
+        self._end_load((ref.tenant, ref.user))
         by_s = min(by_s, now_s + self._lease_s)
         nbytes = (wanted - found.device) * self.host_token_bytes
         arrival = courier.arrive(ref, wanted, nbytes, now_s, by_s)
@@ -235,6 +237,11 @@ class Tiers:
         if not self.fails_closed:
             return None
         return BackendError(f"the prefix of user {ref.user!r} could not be loaded: {why}")
+
+    def _end_load(self, owner: Owner) -> None:
+        loading = self._loading.pop(owner, None)
+        if loading is not None and self._carrier is not None:
+            self._carrier.land(loading)
 
     def load(self, ref: Ref, now_s: float, tokens: int = _WHOLE) -> int:
         """Bring what the host has more of the first `tokens` of `ref`, all at once; returns what came."""
