@@ -406,5 +406,5 @@ def test_m19_no_fault_gives_a_wrong_score(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_m19_ten_thousand_rankings_with_faults_score_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert min(random_faults(2, 10_000, monkeypatch).values()) > 100
+def test_m19_thousands_of_faults_give_no_wrong_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert min(random_faults(2, 3000, monkeypatch).values()) > 100
