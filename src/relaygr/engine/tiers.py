@@ -188,6 +188,7 @@ class Tiers:
         return replace(
             stats,
             failed_loads=stats.failed_loads + carrier.failed_loads,
+            failed_stores=stats.failed_stores + carrier.failed_stores,
             staging_bytes=carrier.staging_bytes,
         )
 
@@ -313,10 +314,11 @@ class Tiers:
             self._spilling = next((one for one in begun if isinstance(one, Storing)), None)
             if self._spilling is None:
                 return False
-        if self._carrier.step(self._spilling, budget_bytes):
-            self._carrier.land(self._spilling)
-            self._spilling = None
-        return True
+        if not self._carrier.step(self._spilling, budget_bytes):
+            return True
+        spilled, self._spilling = self._spilling, None
+        self._carrier.land(spilled)
+        return not spilled.failed  # it would only fail again
 
     def forget(self, owner: Owner) -> int:
         """Drop everything held of a user, what is on its way included; returns the entries dropped."""
