@@ -129,6 +129,7 @@ class Courier:
         """
         if not self.in_time(nbytes, now_s, by_s):
             self.declined_loads += 1
+            self._lanes.h2d.passed_by()
             return Declined.LATE
         loading = self._carrier.load(ref, tokens, now_s, by_s, whole=True)
         if isinstance(loading, Refused):
