@@ -18,8 +18,7 @@ from relaygr.core.clock import ManualClock
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Hit, Miss, Ref
 from relaygr.core.units import MIB
-from relaygr.engine.courier import Arrival, Courier, LoadLostError
-from relaygr.engine.tiers import _staging
+from relaygr.engine.courier import Arrival, Courier, LoadLostError, staging_for
 from relaygr.engine.transfer import Storing, Transfer
 from relaygr.memory.lane import Declined, Lanes, Rush, State
 from relaygr.memory.lanes import thread_lanes
@@ -247,9 +246,9 @@ def test_m24_staging_is_for_devices_that_are_no_ordinary_memory_and_says_its_siz
     layout = KvLayout(2, 4, 128, 128, torch.float32, 32)
     host = HostConfig(staging_tokens=8192)
     with caplog.at_level(logging.INFO):
-        assert _staging(PagePool(layout, pages=1), host) is None
+        assert staging_for(PagePool(layout, pages=1), host) is None
         assert caplog.text == ""
-        staging = _staging(PagePool(layout, "meta", pages=1), host)
+        staging = staging_for(PagePool(layout, "meta", pages=1), host)
     assert staging is not None
     assert staging.nbytes == 4 * 32 * MIB
     assert "2 buffers in each direction of 8192 tokens, 32.0 MiB each, 128.0 MiB in all" in caplog.text

@@ -20,8 +20,7 @@ from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Hit, Ref
-from relaygr.core.units import MIB
-from relaygr.engine.courier import Arrival, CopyStats, Courier
+from relaygr.engine.courier import Arrival, CopyStats, courier_for, staging_for
 from relaygr.engine.disk import DiskTier
 from relaygr.engine.residency import ResidencyDesk
 from relaygr.engine.transfer import Carrier, Loading, Mover, Storing
@@ -29,10 +28,8 @@ from relaygr.memory.format import HostFormat
 from relaygr.memory.formats import SAME, host_format
 from relaygr.memory.host import HostPool
 from relaygr.memory.lane import Declined, Lanes
-from relaygr.memory.lanes import thread_lanes
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
-from relaygr.memory.staging import Staging
 
 log = logging.getLogger("relaygr.engine")
 
@@ -98,7 +95,7 @@ class Tiers:
         self.desk = ResidencyDesk(self.books, self.pool, lease_s)
         self._lease_s, self._clock = lease_s, clock or MonotonicClock()
         self.fails_closed = host.fail_mode == "closed"
-        self._courier = _courier(self._carrier, host, self._clock, lanes)
+        self._courier = courier_for(self._carrier, host, self._clock, lanes)
         self._held: dict[Owner, ReadLease] = {}
         self._loading: dict[Owner, Loading] = {}
         self._spilling: Storing | None = None
@@ -393,25 +390,4 @@ def _below(
     except (RuntimeError, ValueError, MemoryError) as error:
         log.warning("no host tier: %s", str(error).splitlines()[0])
         return books(0), None
-    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, _staging(pool, host)))
-
-
-def _staging(pool: PagePool, host: HostConfig) -> Staging | None:
-    """Buffers on a device that is not ordinary memory; where it is, copies are direct."""
-    if pool.device.type == "cpu":
-        return None
-    staging = Staging(pool.layout, host.staging_tokens, pool.device)
-    log.info(
-        "staging: 2 buffers in each direction of %d tokens, %.1f MiB each, %.1f MiB in all",
-        staging.tokens,
-        staging.buffer_bytes / MIB,
-        staging.nbytes / MIB,
-    )
-    return staging
-
-
-def _courier(carrier: Carrier | None, host: HostConfig, clock: Clock, lanes: Lanes | None) -> Courier | None:
-    """What copies beside the engine; None where nothing is copied, or the engine does it."""
-    if carrier is None or (lanes is None and not host.copy_threads):
-        return None
-    return Courier(carrier, lanes or thread_lanes(host.copy_threads, clock), clock)
+    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, staging_for(pool, host)))
