@@ -127,6 +127,36 @@ def test_m16_a_failed_store_leaves_the_device_entry() -> None:
     assert (host(cache).free_chunks, cache.stats().evictable_pages) == (10, 3)
 
 
+@pytest.mark.parametrize("here", [0, 9])
+def test_a_load_with_room_for_the_whole_publishes_what_others_wrote_behind_it(here: int) -> None:
+    cache, wanted = books(), ref(range(33))
+    stored(cache, ref(range(20)))
+    if here:
+        publish(cache, ref(range(here)))
+    plan = cache.prepare_load(wanted, 20, 0.0, FAR, whole=True)
+    assert isinstance(plan, LoadPlan)
+    assert (plan.ref, plan.start, plan.tokens, len(plan.pages)) == (wanted, here, 20 - here, 9)
+    assert cache.append(wanted, "other", 0.0, FAR) == Refused(Reason.BUSY)
+    assert cache.lookup(wanted) == Hit(0, here, 20, 0, 20)
+    assert cache.complete_load(plan, ok=True)
+    assert cache.lookup(wanted) == Hit(0, 33, 0, 0, 33)
+    assert (host(cache).free_chunks, cache.stats().free_pages) == (10, 7)
+
+
+def test_a_load_with_room_for_the_whole_that_fails_leaves_both_tiers_as_they_were() -> None:
+    cache, wanted = books(), ref(range(33))
+    stored(cache, ref(range(20)))
+    publish(cache, ref(range(9)))
+    plan = cache.prepare_load(wanted, 20, 0.0, FAR, whole=True)
+    assert isinstance(plan, LoadPlan)
+    assert not cache.complete_load(plan, ok=False)
+    assert cache.lookup(wanted) == Hit(0, 9, 20, 0, 20)
+    assert (cache.stats().free_pages, host(cache).pinned_chunks) == (13, 0)
+    assert cache.prepare_load(wanted, 9, 0.0, FAR, whole=True) == Refused(Reason.ALREADY_STORED)
+    assert cache.prepare_load(ref(range(100)), 20, 0.0, FAR, whole=True) == Refused(Reason.TOO_LARGE)
+    assert cache.lookup(wanted) == Hit(0, 9, 20, 0, 20)
+
+
 def test_only_what_the_device_lacks_is_loaded() -> None:
     cache = books()
     stored(cache, ref(range(30)))

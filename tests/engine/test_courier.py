@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
@@ -12,13 +13,17 @@ import torch
 from test_transfer import FAR, PAGE, PAGES, Tiers, ref
 
 from relaygr.cache.interface import Refused
+from relaygr.config.relay import HostConfig
 from relaygr.core.clock import ManualClock
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Hit, Miss, Ref
-from relaygr.engine.courier import Arrival, Courier, LoadLostError
+from relaygr.core.units import MIB
+from relaygr.engine.courier import Arrival, Courier, LoadLostError, staging_for
 from relaygr.engine.transfer import Storing, Transfer
 from relaygr.memory.lane import Declined, Lanes, Rush, State
 from relaygr.memory.lanes import thread_lanes
+from relaygr.memory.layout import KvLayout
+from relaygr.memory.pool import PagePool
 from relaygr.memory.staging import Staging
 from relaygr.memory.virtual import virtual_lanes
 
@@ -233,6 +238,20 @@ def test_m24_a_layer_that_does_not_fit_goes_in_parts() -> None:
     rig.expect(ref(30))
     with pytest.raises(ValueError, match="tokens: 0"):
         Staging(rig.layout, 0, torch.device("cpu"))
+
+
+def test_m24_staging_is_for_devices_that_are_no_ordinary_memory_and_says_its_size(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    layout = KvLayout(2, 4, 128, 128, torch.float32, 32)
+    host = HostConfig(staging_tokens=8192)
+    with caplog.at_level(logging.INFO):
+        assert staging_for(PagePool(layout, pages=1), host) is None
+        assert caplog.text == ""
+        staging = staging_for(PagePool(layout, "meta", pages=1), host)
+    assert staging is not None
+    assert staging.nbytes == 4 * 32 * MIB
+    assert "2 buffers in each direction of 8192 tokens, 32.0 MiB each, 128.0 MiB in all" in caplog.text
 
 
 class Chaos:

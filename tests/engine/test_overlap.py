@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -362,7 +363,7 @@ def random_faults(seed: int, steps: int, patch: pytest.MonkeyPatch) -> dict[str,
     rng = random.Random(seed)
     engine, clock = hosted(host_bytes=MIB)
     users = {name: history(name, rng.randint(1, 120), number) for number, name in enumerate("abcd")}
-    fault, seen = Fault(patch, engine), dict.fromkeys(("torn", "dead", "damage", "late", "none"), 0)
+    fault, seen = Fault(patch, engine), dict.fromkeys(("torn", "dead", "damage", "late", "slow", "none"), 0)
     carrier = engine._tiers._carrier
     assert carrier is not None
     for _ in range(steps):
@@ -373,15 +374,18 @@ def random_faults(seed: int, steps: int, patch: pytest.MonkeyPatch) -> dict[str,
         elif kind == "damage":
             memory = carrier._mover.host.keys
             fault.set(lambda memory=memory, layer=layer: memory[layer].add_(1.0) and None, layer)
+        elif kind == "slow":
+            fault.set(lambda: time.sleep(rng.choice([0.0, 0.001, 0.003])), layer, times=4)
         names = rng.sample("abcd", rng.randint(1, 3))
         requests = [RankRequest(users[name], CANDIDATES[: rng.randint(1, 9)]) for name in names]
         for request in requests:
             if kind == "late":
                 request.load_by_s = clock.now_s()
+        left = fault.times
         answers = engine.rank_batch(requests)
         for request, answer in zip(requests, answers, strict=True):
             right(engine, request, answer)
-        seen[kind] += fault.act is None or not fault.times
+        seen[kind] += fault.act is None or fault.times < left
         fault.act = None
         at_rest(engine)
         name = rng.choice("abcd")
@@ -406,5 +410,5 @@ def test_m19_no_fault_gives_a_wrong_score(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_m19_ten_thousand_rankings_with_faults_score_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert min(random_faults(2, 10_000, monkeypatch).values()) > 100
+def test_m19_thousands_of_faults_give_no_wrong_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert min(random_faults(2, 3000, monkeypatch).values()) > 100

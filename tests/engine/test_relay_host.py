@@ -311,3 +311,25 @@ def test_m26_a_signal_whose_reload_fails(mode: str, monkeypatch: pytest.MonkeyPa
             assert isinstance(flight.exception(0), BackendError)
             assert r.cached(ONE) == (0, FULL)
         r.rank(ONE)
+
+
+def test_m26_a_spill_that_fails_loses_nothing_and_is_not_tried_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with rig(host={**HOST, "clean_target": 0.9}) as r:
+        calls: list[object] = []
+
+        def torn(*_: object) -> None:
+            calls.append(_)
+            raise RuntimeError("torn")
+
+        monkeypatch.setattr(HostPool, "store", torn)
+        r.rank(ONE)
+        await_true(lambda: r.engine.copy_stats().failed_stores == 1)
+        r.rest()
+        assert len(calls) == 1
+        assert r.cached(ONE) == (FULL, 0)
+        monkeypatch.undo()
+        r.rank(ONE)
+        await_true(lambda: r.cached(ONE) == (0, FULL))
+        r.rest()

@@ -215,6 +215,14 @@ def test_m25_what_would_be_late_is_not_begun(lanes: Lanes) -> None:
     assert in_time.state is State.DONE
 
 
+def test_m25_what_is_passed_by_for_long_is_tried_again(lanes: Lanes) -> None:
+    nbytes = int(2 * BYTES_PER_S)
+    assert lanes.h2d.estimate_s(nbytes, Rush.RANK) > 1.0
+    for _ in range(36):
+        lanes.h2d.passed_by()
+    assert lanes.h2d.estimate_s(nbytes, Rush.RANK) < 1.0
+
+
 def test_m23_speed_is_measured() -> None:
     clock = ManualClock()
     lanes = thread_lanes(1, clock)

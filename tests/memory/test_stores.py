@@ -160,3 +160,25 @@ def test_private_bad_sizes() -> None:
     with pytest.raises(ValueError, match="limit_tokens"):
         PrivateKv(LAYOUT, 5, limit_tokens=4)
     PrivateKv(LAYOUT, 0, limit_tokens=3).write(0, 0, *rows(3))
+
+
+def test_a_gate_is_asked_before_rows_of_a_layer_are_touched() -> None:
+    pool, asked = PagePool(LAYOUT, pages=2), []
+    k, v = rows(8)
+
+    def gate(layer: int) -> None:
+        asked.append(layer)
+        if layer:
+            raise TimeoutError
+        pool.write(layer, (0, 1), 0, k[:5], v[:5])  # somebody else brings them
+
+    store = PagedKv(pool, (0, 1), 8, clean_tail=True, filled=5, gate=gate)
+    store.write(0, 5, k[5:], v[5:])
+    check(store, 0, k, v, 8)
+    assert asked == [0, 0]
+    with pytest.raises(TimeoutError):
+        store.write(1, 5, k[5:], v[5:])
+    with pytest.raises(TimeoutError):
+        store.read(1, 5)
+    assert store.filled(1) == 5
+    assert not pool.keys[1].any()

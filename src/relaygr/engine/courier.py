@@ -10,11 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaygr.cache.interface import Refused
+from relaygr.config.relay import HostConfig
 from relaygr.core.clock import Clock
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Ref
+from relaygr.core.units import MIB
 from relaygr.engine.transfer import Carrier, Loading, Transfer
 from relaygr.memory.lane import Declined, Lanes, LaneStats, Rush, State, Ticket
+from relaygr.memory.lanes import thread_lanes
+from relaygr.memory.pool import PagePool
+from relaygr.memory.staging import Staging
 
 log = logging.getLogger("relaygr.engine")
 
@@ -129,6 +134,7 @@ class Courier:
         """
         if not self.in_time(nbytes, now_s, by_s):
             self.declined_loads += 1
+            self._lanes.h2d.passed_by()
             return Declined.LATE
         loading = self._carrier.load(ref, tokens, now_s, by_s, whole=True)
         if isinstance(loading, Refused):
@@ -224,3 +230,26 @@ class Courier:
 def _overdue(transfer: Transfer, now_s: float) -> bool:
     ticket = transfer.ticket
     return ticket is not None and not ticket.finished and ticket.deadline_s <= now_s
+
+
+def staging_for(pool: PagePool, host: HostConfig) -> Staging | None:
+    """Buffers on a device that is not ordinary memory; where it is, copies are direct."""
+    if pool.device.type == "cpu":
+        return None
+    staging = Staging(pool.layout, host.staging_tokens, pool.device)
+    log.info(
+        "staging: 2 buffers in each direction of %d tokens, %.1f MiB each, %.1f MiB in all",
+        staging.tokens,
+        staging.buffer_bytes / MIB,
+        staging.nbytes / MIB,
+    )
+    return staging
+
+
+def courier_for(
+    carrier: Carrier | None, host: HostConfig, clock: Clock, lanes: Lanes | None
+) -> Courier | None:
+    """What copies beside the engine; None where nothing is copied, or the engine does it."""
+    if carrier is None or (lanes is None and not host.copy_threads):
+        return None
+    return Courier(carrier, lanes or thread_lanes(host.copy_threads, clock), clock)

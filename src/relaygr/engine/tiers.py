@@ -20,8 +20,7 @@ from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Hit, Ref
-from relaygr.core.units import MIB
-from relaygr.engine.courier import Arrival, CopyStats, Courier
+from relaygr.engine.courier import Arrival, CopyStats, courier_for, staging_for
 from relaygr.engine.disk import DiskTier
 from relaygr.engine.residency import ResidencyDesk
 from relaygr.engine.transfer import Carrier, Loading, Mover, Storing
@@ -29,10 +28,8 @@ from relaygr.memory.format import HostFormat
 from relaygr.memory.formats import SAME, host_format
 from relaygr.memory.host import HostPool
 from relaygr.memory.lane import Declined, Lanes
-from relaygr.memory.lanes import thread_lanes
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
-from relaygr.memory.staging import Staging
 
 log = logging.getLogger("relaygr.engine")
 
@@ -104,7 +101,7 @@ class Tiers:
         self.desk = ResidencyDesk(self.books, self.pool, lease_s)
         self._lease_s, self._clock = lease_s, clock or MonotonicClock()
         self.fails_closed = host.fail_mode == "closed"
-        self._courier = _courier(self._carrier, host, self._clock, lanes)
+        self._courier = courier_for(self._carrier, host, self._clock, lanes)
         self._held: dict[Owner, ReadLease] = {}
         self._loading: dict[Owner, Loading] = {}
         self._spilling: Storing | None = None
@@ -145,6 +142,8 @@ class Tiers:
         return (0, 0) if carrier is None else (carrier.loaded_bytes, carrier.stored_bytes)
 
     def stats(self) -> Stats:
+        if self._courier is not None:
+            self._courier.poll(self._clock.now_s())
         return self.books.stats()
 
     def readable(self, ref: Ref) -> Readable:
@@ -176,9 +175,7 @@ class Tiers:
     def abandon(self, owner: Owner) -> None:
         """`let_go`, and end a load that nobody goes on with."""
         self.let_go(owner)
-        loading = self._loading.pop(owner, None)
-        if loading is not None and self._carrier is not None:
-            self._carrier.land(loading)
+        self._end_load(owner)
         if self.disk is not None:
             self.disk.abandon(owner)
 
@@ -196,6 +193,7 @@ class Tiers:
         return replace(
             stats,
             failed_loads=stats.failed_loads + carrier.failed_loads,
+            failed_stores=stats.failed_stores + carrier.failed_stores,
             staging_bytes=carrier.staging_bytes,
         )
 
@@ -222,12 +220,14 @@ class Tiers:
         wanted = found.host if begun else choose(found)
         if wanted <= found.device:
             return 0
-        if courier is None or begun:
+        if courier is None:
             failed = carrier.failed_loads
             brought = self.load(ref, now_s, wanted)
             if brought or carrier.failed_loads == failed:
                 return brought
             return self._failed(ref, carrier.failure)
+        # Of the rest of a reload no layer would be there before all are; anew, layer by layer, is sooner.
+        self._end_load((ref.tenant, ref.user))
         by_s = min(by_s, now_s + self._lease_s)
         nbytes = (wanted - found.device) * self.host_token_bytes
         arrival = courier.arrive(ref, wanted, nbytes, now_s, by_s)
@@ -243,6 +243,11 @@ class Tiers:
         if not self.fails_closed:
             return None
         return BackendError(f"the prefix of user {ref.user!r} could not be loaded: {why}")
+
+    def _end_load(self, owner: Owner) -> None:
+        loading = self._loading.pop(owner, None)
+        if loading is not None and self._carrier is not None:
+            self._carrier.land(loading)
 
     def load(self, ref: Ref, now_s: float, tokens: int = _WHOLE) -> int:
         """Bring what the host has more of the first `tokens` of `ref`, all at once; returns what came."""
@@ -314,10 +319,11 @@ class Tiers:
             self._spilling = next((one for one in begun if isinstance(one, Storing)), None)
             if self._spilling is None:
                 return False
-        if self._carrier.step(self._spilling, budget_bytes):
-            self._carrier.land(self._spilling)
-            self._spilling = None
-        return True
+        if not self._carrier.step(self._spilling, budget_bytes):
+            return True
+        spilled, self._spilling = self._spilling, None
+        self._carrier.land(spilled)
+        return not spilled.failed  # it would only fail again
 
     def forget(self, owner: Owner) -> int:
         """Drop everything held of a user, what is on its way included; returns the entries dropped."""
@@ -392,25 +398,4 @@ def _below(
     except (RuntimeError, ValueError, MemoryError) as error:
         log.warning("no host tier: %s", str(error).splitlines()[0])
         return books(0), None
-    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, _staging(pool, host)))
-
-
-def _staging(pool: PagePool, host: HostConfig) -> Staging | None:
-    """Buffers on a device that is not ordinary memory; where it is, copies are direct."""
-    if pool.device.type == "cpu":
-        return None
-    staging = Staging(pool.layout, host.staging_tokens, pool.device)
-    log.info(
-        "staging: 2 buffers in each direction of %d tokens, %.1f MiB each, %.1f MiB in all",
-        staging.tokens,
-        staging.buffer_bytes / MIB,
-        staging.nbytes / MIB,
-    )
-    return staging
-
-
-def _courier(carrier: Carrier | None, host: HostConfig, clock: Clock, lanes: Lanes | None) -> Courier | None:
-    """What copies beside the engine; None where nothing is copied, or the engine does it."""
-    if carrier is None or (lanes is None and not host.copy_threads):
-        return None
-    return Courier(carrier, lanes or thread_lanes(host.copy_threads, clock), clock)
+    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, staging_for(pool, host)))

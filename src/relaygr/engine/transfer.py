@@ -292,7 +292,8 @@ class Carrier:
     def __init__(self, books: TieredBooks, mover: Mover) -> None:
         self._books, self._mover = books, mover
         self.loaded_bytes = self.stored_bytes = 0
-        self.failed_loads, self.failure = 0, ""  # those that no lane carried; and the last of them
+        self.failed_loads = self.failed_stores = 0  # those that no lane carried
+        self.failure = ""  # of the last load of them
 
     @property
     def memory(self) -> HostPool:
@@ -350,6 +351,7 @@ class Carrier:
                 self.loaded_bytes += transfer.bytes_done
             return visible
         assert isinstance(transfer, Storing)
+        self.failed_stores += transfer.ticket is None and bool(transfer.failed)
         visible = self._books.complete_store(transfer.plan, ok, transfer.sums)
         self.stored_bytes += transfer.bytes_done if visible else 0
         return visible

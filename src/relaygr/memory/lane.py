@@ -208,6 +208,10 @@ class Lane(ABC):
     def estimate_s(self, nbytes: int, rush: Rush) -> float:
         """How long from now a haul of so many bytes would take, what goes before it included."""
 
+    def passed_by(self) -> None:
+        """A haul was not launched because of its estimate: it may be wrong by now, and is believed less."""
+        return
+
     @abstractmethod
     def stats(self) -> LaneStats: ...
 

@@ -14,7 +14,7 @@ log = logging.getLogger("relaygr.memory")
 class Meter:
     """Counts and speed of one direction; the newest copies weigh most in the speed. Not thread-safe."""
 
-    _NEWEST = 0.2
+    _NEWEST, _HOPE = 0.2, 1.02
     _MEASURABLE_BYTES = 64 * 1024  # smaller copies say more about the cost of a call
 
     def __init__(self, bytes_per_s: float) -> None:
@@ -31,6 +31,10 @@ class Meter:
         self.busy_s += spent_s
         if nbytes >= self._MEASURABLE_BYTES and spent_s > 0:
             self.bytes_per_s += self._NEWEST * (nbytes / spent_s - self.bytes_per_s)
+
+    def hope(self) -> None:
+        """Nothing was copied because that would take too long: it is tried again after some time."""
+        self.bytes_per_s *= self._HOPE
 
     def refuse(self, why: Declined) -> Declined:
         self.declined[why] += 1

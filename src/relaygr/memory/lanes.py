@@ -48,6 +48,9 @@ class ThreadLane(Lane):
     def estimate_s(self, nbytes: int, rush: Rush) -> float:
         return self._crew.estimate_s(self._direction, nbytes, rush)
 
+    def passed_by(self) -> None:
+        self._crew.passed_by(self._direction)
+
     def stats(self) -> LaneStats:
         return self._crew.stats(self._direction)
 
@@ -100,6 +103,10 @@ class _Crew:
         with self._change:
             self._tidy()
             return self._estimate_s(direction, nbytes, rush)
+
+    def passed_by(self, direction: int) -> None:
+        with self._change:
+            self._meters[direction].hope()
 
     def stats(self, direction: int) -> LaneStats:
         with self._change:

@@ -2,7 +2,8 @@
 
 Pages of an entry lie anywhere on the device, its host memory in few runs. An accelerator copies a run over
 the link in one piece and spreads it over pages by itself. Where the pages are ordinary memory of the host
-there is no link, and a stop on the way is a copy for nothing: lanes on a CPU copy directly.
+there is no link, and a stop on the way is a copy for nothing: lanes on a CPU copy directly, and have no
+buffers. `relaygr bench transfer` measures both ways.
 """
 
 from __future__ import annotations
