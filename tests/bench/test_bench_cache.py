@@ -26,7 +26,7 @@ from relaygr.cache.policies import POLICIES
 from relaygr.cache.speeds import MeasuredCompute
 from relaygr.cli import bench_cache as command
 from relaygr.cli.main import main
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.kernels.select import choose

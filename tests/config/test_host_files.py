@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from relaygr.config.host import HostConfig
 from relaygr.config.load import load_config
-from relaygr.config.relay import HostConfig
 from relaygr.core.errors import ConfigError
 
 

@@ -16,7 +16,7 @@ import torch
 from relaygr.cache.digests import DigestChain, longest_match
 from relaygr.cache.host import HostEntry
 from relaygr.cache.tiered import TieredBooks
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Ref
 from relaygr.engine.disk import DiskTier

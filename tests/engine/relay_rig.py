@@ -15,7 +15,8 @@ from engine_models import CONFIG, PAGE_TOKENS, _choose, dense_logits, history, r
 from msgspec.structs import replace
 from scheduler_fakes import PATIENCE_S, Ears, await_true
 
-from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
+from relaygr.config.host import HostConfig
+from relaygr.config.relay import RelayConfig, TriggerConfig
 from relaygr.config.settings import EngineConfig, SchedulerConfig
 from relaygr.core.clock import Clock, ManualClock
 from relaygr.core.ids import Fingerprint

@@ -15,7 +15,7 @@ from relay_rig import user as rig_user
 import relaygr.engine.passes as passes_module
 from relaygr.cache.chooser import Choice, Found, Way, pick
 from relaygr.cache.speeds import Compute, Link
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import ManualClock
 from relaygr.core.units import KIB, MIB

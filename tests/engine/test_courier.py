@@ -13,7 +13,7 @@ import torch
 from test_transfer import FAR, PAGE, PAGES, Tiers, ref
 
 from relaygr.cache.interface import Refused
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.clock import ManualClock
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Hit, Miss, Ref

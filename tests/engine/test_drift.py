@@ -11,7 +11,7 @@ import torch
 from engine_models import CONFIG, FAMILIES, KEPT, PAGE_TOKENS, _choose, random_model
 from msgspec.structs import replace
 
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Fingerprint

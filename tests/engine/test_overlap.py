@@ -13,7 +13,7 @@ import pytest
 from engine_models import CONFIG, FINGERPRINT, PAGE_TOKENS, _choose, dense_logits, history, random_model
 from msgspec.structs import replace
 
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import ManualClock
 from relaygr.core.errors import BackendError

@@ -92,7 +92,9 @@ def test_r16_a_flight_may_land_while_the_next_signal_is_decided_on(
 
         monkeypatch.setattr(r.relay, "decide", slow)
         assert r.signal(ONE).admission is Admission.HIT
-        assert [one.near for one in found] == [FULL if in_host else 0] * 2, "the second saw nothing on the device, either"
+        assert [one.near for one in found] == [FULL if in_host else 0] * 2, (
+            "the second saw nothing on the device, either"
+        )
         r.rest()
         assert (r.state(ONE), r.claims(ONE)) == (State.READY, 2)
         assert len({flight for flight, _ in r.observer.steps}) == 1

@@ -13,7 +13,7 @@ from relay_rig import CANDIDATES, FULL, PAGE_BYTES, Rig, longer, rig, user
 
 from relaygr.cache.interface import HostStats
 from relaygr.cache.lease import ReadLease
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.errors import ConfigError
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory

@@ -29,8 +29,10 @@ from relaygr.memory.disk_record import (
     record_bytes,
     unpack,
 )
-from relaygr.memory.host import HostPool
+from relaygr.memory.formats import host_format
+from relaygr.memory.host import HostPool, Piece
 from relaygr.memory.layout import DTYPES, KvLayout
+from relaygr.memory.pool import PagePool
 
 FP = Fingerprint(bytes(range(16)))
 
@@ -256,6 +258,23 @@ def test_a_folder_is_of_one_process_and_one_model(tmp_path: Path) -> None:
     assert list(other.path.iterdir()) == []
     other.close()
     DiskFolder(root, FP, "layout").close()
+
+
+@pytest.mark.parametrize("name", ["int8", "bf16", "fp8"])
+def test_m15_raw_rows_are_those_of_the_format(name: str) -> None:
+    layout = KvLayout(2, 3, 5, 2, torch.float32, 4)
+    form = host_format(name, torch.float32)
+    pool = HostPool(layout, 24, form)
+    pages = PagePool(layout, pages=6)
+    torch.manual_seed(0)
+    pages.keys.normal_()
+    pages.values.normal_()
+    pool.store(pages, Piece(0, 24, 0, 0))
+    data, crc = pool.raw(4, 8), pool.crc(4, 8)
+    assert len(data) == pool.raw_bytes(8) == 8 * form.token_bytes(layout) < 8 * layout.token_bytes
+    assert pool.form == ("float32", name)
+    pool.put_raw(16, 8, bytearray(data))
+    assert (pool.raw(16, 8), pool.crc(16, 8)) == (data, crc)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

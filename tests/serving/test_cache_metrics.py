@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from relay_apps import metric, quiet
 from serving_apps import App, events, running, settings
 
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import Config
 from relaygr.core.units import MIB
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from serving_apps import App, error_of, events, offline, running, save_model, settings
 
 from relaygr.client.answers import Ranking
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import Config
 from relaygr.core.errors import ConfigError
 from relaygr.engine import RankRequest, UserHistory

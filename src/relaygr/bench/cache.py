@@ -21,7 +21,7 @@ from relaygr.bench.cell import random_ranker
 from relaygr.bench.machine import MatrixGflopsByRoute, MatrixProbe, describe_machine
 from relaygr.bench.rank import TOLERANCE
 from relaygr.bench.timing import Timing
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.kernels.select import Choice, choose

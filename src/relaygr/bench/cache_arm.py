@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from relaygr.bench.cache_report import TierShare
 from relaygr.bench.cache_users import Visitors
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import BackendError
 from relaygr.core.ids import Fingerprint

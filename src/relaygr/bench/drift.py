@@ -13,7 +13,7 @@ import torch
 from relaygr.bench.cell import PAGE_TOKENS, random_ranker
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.bench.timing import Variant, round_robin
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.errors import ConfigError
 from relaygr.engine.drift import Case, Drift, DriftMeter
 from relaygr.kernels.select import Choice, choose

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from relaygr.config.relay import HostConfig, RouterConfig, TriggerConfig
+from relaygr.config.host import HostConfig
+from relaygr.config.relay import RouterConfig, TriggerConfig
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
 from relaygr.relay.budgets import tau_ms

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from relaygr.config.host import HostConfig
 from relaygr.config.limits import Range, Section
-from relaygr.config.relay import HostConfig, RelayConfig, RouterConfig, TriggerConfig
+from relaygr.config.relay import RelayConfig, RouterConfig, TriggerConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import GIB, MIB
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock
 from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.core.state import Ref

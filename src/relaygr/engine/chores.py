@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.state import Ref
 from relaygr.engine.engine import Engine
 from relaygr.engine.jobs import ChunkTokens, RankJob, guarded

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from relaygr.cache.interface import Refused
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Ref
 from relaygr.core.units import MIB
 from relaygr.engine.transfer import Carrier, Loading, Transfer
+from relaygr.memory.format import HostFormat
+from relaygr.memory.formats import SAME
 from relaygr.memory.lane import Declined, Lanes, LaneStats, Rush, State, Ticket
 from relaygr.memory.lanes import thread_lanes
 from relaygr.memory.pool import PagePool
@@ -232,11 +234,11 @@ def _overdue(transfer: Transfer, now_s: float) -> bool:
     return ticket is not None and not ticket.finished and ticket.deadline_s <= now_s
 
 
-def staging_for(pool: PagePool, host: HostConfig) -> Staging | None:
+def staging_for(pool: PagePool, host: HostConfig, form: HostFormat = SAME) -> Staging | None:
     """Buffers on a device that is not ordinary memory; where it is, copies are direct."""
     if pool.device.type == "cpu":
         return None
-    staging = Staging(pool.layout, host.staging_tokens, pool.device)
+    staging = Staging(pool.layout, host.staging_tokens, pool.device, form)
     log.info(
         "staging: 2 buffers in each direction of %d tokens, %.1f MiB each, %.1f MiB in all",
         staging.tokens,

@@ -17,7 +17,7 @@ from relaygr.cache.disk_moves import DiskMoves
 from relaygr.cache.entry import identity
 from relaygr.cache.interface import Refused
 from relaygr.cache.tiered import TieredBooks
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Ref
 from relaygr.engine.disk_copies import Fetching, Saving

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from relaygr.cache.disk import DiskBooks
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.ids import Fingerprint
 from relaygr.memory.disk import SegmentFiles, scan
 from relaygr.memory.disk_folder import DiskFolder

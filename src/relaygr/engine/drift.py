@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Fingerprint

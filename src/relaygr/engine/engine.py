@@ -17,7 +17,7 @@ import torch
 
 from relaygr.cache.interface import Stats
 from relaygr.cache.margin import Missed
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, RelayError, RequestError

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from relaygr.config.relay import HostConfig, RelayConfig, TriggerConfig
+from relaygr.config.host import HostConfig
+from relaygr.config.relay import RelayConfig, TriggerConfig
 from relaygr.core.clock import Clock
 from relaygr.core.state import Ref
 from relaygr.engine.bound import Bound

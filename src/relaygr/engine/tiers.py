@@ -15,7 +15,7 @@ from relaygr.cache.interface import Refused, Stats
 from relaygr.cache.lease import ReadLease
 from relaygr.cache.policies import configured
 from relaygr.cache.tiered import TieredBooks
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Tenant, UserId
@@ -398,4 +398,4 @@ def _below(
     except (RuntimeError, ValueError, MemoryError) as error:
         log.warning("no host tier: %s", str(error).splitlines()[0])
         return books(0), None
-    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, staging_for(pool, host)))
+    return tiered, Carrier(tiered, Mover(pool, memory, host.checksum_share, staging_for(pool, host, form)))

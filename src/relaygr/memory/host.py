@@ -123,8 +123,8 @@ class HostPool:
 
     @property
     def form(self) -> tuple[str, str]:
-        """Element type, and how elements are scaled."""
-        return str(self.layout.dtype).removeprefix("torch."), "none"
+        """Element type on the device, and the format of rows here, scales included."""
+        return str(self.layout.dtype).removeprefix("torch."), self.format.name
 
     def raw(self, host_row: int, rows: int) -> bytes:
         """Rows as they lie here, keys before values; `raw_bytes(rows)` of them, good for `put_raw` alone."""
@@ -143,7 +143,7 @@ class HostPool:
             at += part.numel() * mine.itemsize
 
     def raw_bytes(self, rows: int) -> int:
-        return rows * self.layout.token_bytes
+        return rows * self.token_bytes
 
     def crc(self, host_row: int, rows: int) -> int:
         """Checksum of `rows` rows of host memory, over all layers and heads."""

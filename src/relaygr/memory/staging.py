@@ -11,6 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from relaygr.memory.format import HostFormat
+from relaygr.memory.formats import SAME
 from relaygr.memory.host import HostPool, Piece
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
@@ -24,15 +26,18 @@ class Staging:
 
     Args:
         tokens: rows of the largest layer that a buffer holds.
+        format: of the rows in host memory, which are those that cross the link.
 
     Raises: ValueError for less than one row.
     """
 
-    def __init__(self, layout: KvLayout, tokens: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: KvLayout, tokens: int, device: torch.device, format: HostFormat = SAME
+    ) -> None:
         if tokens < 1:
             raise ValueError(f"tokens: {tokens} must be at least 1")
         self.layout, self.tokens = layout, tokens
-        self.buffer_bytes = tokens * max(layout.row_bytes(layer) for layer in range(layout.layers))
+        self.buffer_bytes = tokens * max(format.row_bytes(layout, layer) for layer in range(layout.layers))
         self._in, self._out = (
             tuple(torch.empty(self.buffer_bytes, dtype=torch.uint8, device=device) for _ in range(2))
             for _ in range(2)
@@ -47,31 +52,37 @@ class Staging:
         """Host to buffer to pages; returns the copies over the link, one for each part of the stretch."""
         parts = self._parts(piece)
         for part in parts:
-            staged = self._views(self._in[layer % 2], part.rows)
+            staged = self._views(self._in[layer % 2], host, part.rows)
             for rows, mine, theirs in zip(
                 staged, (host.keys, host.values), (pool.keys, pool.values), strict=True
             ):
                 rows.copy_(mine[layer].narrow(1, part.host_row, part.rows))
                 target = theirs[layer].flatten(1, 2)
                 if part.where is None:
-                    target.narrow(1, part.device_row, part.rows).copy_(rows)
+                    host.format.decode(rows[None], target.narrow(1, part.device_row, part.rows)[None])
                 else:
-                    target.index_copy_(1, part.where.to(target.device), rows)
+                    read = rows if host.format.exact else _like(target, part.rows)
+                    if read is not rows:
+                        host.format.decode(rows[None], read[None])
+                    target.index_copy_(1, part.where.to(target.device), read)
         return len(parts)
 
     def store_layer(self, host: HostPool, pool: PagePool, piece: Piece, layer: int) -> int:
         """Pages to buffer to host; returns the copies over the link."""
         parts = self._parts(piece)
         for part in parts:
-            staged = self._views(self._out[layer % 2], part.rows)
+            staged = self._views(self._out[layer % 2], host, part.rows)
             for rows, mine, theirs in zip(
                 staged, (host.keys, host.values), (pool.keys, pool.values), strict=True
             ):
                 source = theirs[layer].flatten(1, 2)
                 if part.where is None:
-                    rows.copy_(source.narrow(1, part.device_row, part.rows))
-                else:
+                    host.format.encode(source.narrow(1, part.device_row, part.rows)[None], rows[None])
+                elif host.format.exact:
                     torch.index_select(source, 1, part.where.to(source.device), out=rows)
+                else:
+                    read = torch.index_select(source, 1, part.where.to(source.device))
+                    host.format.encode(read[None], rows[None])
                 mine[layer].narrow(1, part.host_row, part.rows).copy_(rows)
         return len(parts)
 
@@ -88,13 +99,20 @@ class Staging:
             for first in range(0, piece.rows, self.tokens)
         ]
 
-    def _views(self, buffer: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-        """Keys [H, rows, A] and values [H, rows, E] in a buffer, one behind the other."""
-        layout = self.layout
-        elements = buffer.view(layout.dtype)
-        keys = layout.heads * rows * layout.qk_dim
-        values = layout.heads * rows * layout.v_dim
-        return (
-            elements[:keys].view(layout.heads, rows, layout.qk_dim),
-            elements[keys : keys + values].view(layout.heads, rows, layout.v_dim),
-        )
+    @staticmethod
+    def _views(buffer: Tensor, host: HostPool, rows: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, [H, rows, W] each, one behind the other in a buffer, as the host has them."""
+        heads, first = host.layout.heads, 0
+        views: list[Tensor] = []
+        for like in (host.keys, host.values):
+            width = like.shape[-1]
+            nbytes = heads * rows * width * like.itemsize
+            flat = buffer[first : first + nbytes].view(like.dtype)
+            views.append(flat.view(heads, rows, width))
+            first += nbytes
+        return views[0], views[1]
+
+
+def _like(pages: Tensor, rows: int) -> Tensor:
+    """Device rows [H, rows, D], not initialised."""
+    return pages.new_empty((pages.shape[0], rows, pages.shape[2]))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from relaygr.cache.policies import settings_of
 from relaygr.cache.shadow import ShadowPolicies, ShadowReport
 from relaygr.cache.tally import Counts, Found, Tally
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 from relaygr.core.errors import RelayError
 from relaygr.engine import Engine
 from relaygr.engine.jobs import Flight, RankJob

@@ -7,7 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from relaygr.config.relay import HostConfig, RelayConfig, RouterConfig, TriggerConfig
+from relaygr.config.host import HostConfig
+from relaygr.config.relay import RelayConfig, RouterConfig, TriggerConfig
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import GIB

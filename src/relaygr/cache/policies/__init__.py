@@ -17,7 +17,7 @@ from relaygr.cache.policies.slru import Slru
 from relaygr.cache.policies.tlru import Tlru
 from relaygr.cache.policies.wtinylfu import WTinyLfu
 from relaygr.cache.policy import Policy
-from relaygr.config.relay import HostConfig
+from relaygr.config.host import HostConfig
 
 _MAKERS: dict[str, Callable[[int, PolicySettings], Policy[Any]]] = {
     "lru": lambda capacity, settings: Lru(capacity),
