@@ -16,7 +16,7 @@ from relaygr.core.units import MIB
 HISTORY = events(100)
 NAMES = {
     *("requests_total", "tokens_total", "cost_ms_total", "whole_total", "ceiling_ratio", "decision_total"),
-    *("bandwidth_bytes_per_second", "disk_bytes_total", "failed_loads_total", "restore_rejected_total"),
+    *("bandwidth_bytes_per_second", "disk_bytes_total", "failed_loads_total"),
     *("host_runs_mean", "shadow_cost_hit_ratio", "drift_abs"),
 }
 

@@ -50,9 +50,6 @@ def cache_metrics(now: CacheReadings, model: str) -> Iterator[Metric]:
     if now.drift is not None:
         yield _gauge("drift_abs", "Most that the host format moved a probability", model, now.drift)
     if now.host is not None:
-        rejected = _counter("restore_rejected_total", "Snapshots that were not restored", ("model",))
-        rejected.add_metric((model,), now.host.restore_rejected)
-        yield rejected
         runs = now.host.runs / now.host.entries if now.host.entries else 0.0
         yield _gauge("host_runs_mean", "Stretches of host memory that a state lies in", model, runs)
     yield from _shadows(now.watched, model)
