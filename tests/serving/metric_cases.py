@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
-from relaygr.cache.interface import Stats
+from relaygr.cache.interface import DiskStats, HostStats, Stats
+from relaygr.cache.shadow import ShadowReport
+from relaygr.cache.tally import Ceilings, Counts, Kind, Sums, Tier, Use, Visit
 from relaygr.core.errors import BackendError, CancelledError, DeadlineError
 from relaygr.core.ids import Fingerprint
+from relaygr.engine.courier import CopyStats
 from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import Admission, Flight, Load, PrefixAnswer, RankJob
 from relaygr.engine.laps import RelayState
 from relaygr.engine.requests import Path, PrefetchResult, RankRequest, RankResult
+from relaygr.memory.lane import LaneStats
 from relaygr.relay.holds import Cause
 from relaygr.relay.ratios import ErrorRatio
 from relaygr.relay.trigger import Reason, Verdict
+from relaygr.serving.cache_gauges import CacheReadings
+from relaygr.serving.cache_watch import Watched
 from relaygr.serving.gauges import Readings
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.snapshot import ModelFacts
@@ -49,10 +58,47 @@ RELAY = RelayState(
     recall=0.9,
     enabled=True,
 )
+HOST = HostStats(
+    total_chunks=10,
+    free_chunks=4,
+    pinned_chunks=1,
+    evictable_chunks=5,
+    chunk_tokens=1024,
+    chunk_bytes=4096,
+    entries=3,
+    runs=4,
+    evictions=2,
+    loads=3,
+    stores=5,
+    moving=1,
+    superseded=1,
+    damaged=1,
+    lost_tokens=7,
+    restored=2,
+    restore_rejected=1,
+)
+DISK = DiskStats(1 << 20, 1 << 19, 1 << 18, 4096, 2, 3, 4, 5, 1, 0, 1, 1, 1, 1, "full")
+CACHE = CacheReadings(
+    watched=Watched(
+        Counts(
+            Sums(4, 900, 9.0),
+            {Kind(tier, Visit.RETURNING, Use.USED): Sums(1, 90, 0.9) for tier in Tier},
+            Ceilings(0.9, 0.8, 0.7),
+        ),
+        (ShadowReport("lru", 10, 3.0, 4.0, 50.0, 30.0), ShadowReport("tlru", 10, 3.0, 4.0, 50.0, math.inf)),
+    ),
+    decisions=(("load", 2), ("recompute", 1), ("split", 1), ("device", 4)),
+    copies=CopyStats(h2d=LaneStats(bytes_total=100, busy_s=0.1), d2h=LaneStats(bytes_total=50, busy_s=0.1)),
+    disk_bytes=(10, 20),
+    drift=0.001,
+    lease_s=0.2,
+    host=HOST,
+)
 READINGS = Readings(
+    cache=CACHE,
     relay=RELAY,
     load=Load(3, 4, True),
-    pool=POOL,
+    pool=replace(POOL, host=HOST, disk=DISK),
     error=ErrorRatio(samples=100, median=1.0, p99=1.4, mean_error=0.07),
     in_progress=9,
     users=12,

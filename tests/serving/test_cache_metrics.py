@@ -79,6 +79,7 @@ def test_m33_every_series_and_a_deleted_user(model_folder: Path) -> None:
     with running(config) as app:
         for _ in range(3):
             rank(app, "one")
+            spill(app)
         quiet(app)
         text = app.call("GET", "/metrics").text
         found = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE relaygr_cache_")}

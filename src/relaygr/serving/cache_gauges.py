@@ -89,7 +89,8 @@ def _copies(copies: CopyStats, disk: tuple[int, int], model: str) -> Iterator[Me
     for direction, lane in lanes.items():
         if isinstance(lane, LaneStats) and lane.busy_s > 0:
             speed.add_metric((model, direction), lane.bytes_total / lane.busy_s)
-    yield speed
+    if speed.samples:
+        yield speed
     files = _counter("disk_bytes_total", "Bytes copied from and to disk", ("model", "direction"))
     for direction, nbytes in zip(("read", "write"), disk, strict=True):
         files.add_metric((model, direction), nbytes)
