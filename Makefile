@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Test processes at once; each file runs in one of them.
+WORKERS ?= 2
 
 .PHONY: setup demo test test-slow check format bench clean
 
@@ -18,7 +20,7 @@ demo: setup
 	$(BIN)/relaygr demo --out out
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
@@ -36,6 +38,8 @@ format: setup
 bench: setup
 	$(BIN)/relaygr bench rank --preset hstu-small --json out/bench-rank-small.json
 	$(BIN)/relaygr bench rank --preset hstu-kuairand --json out/bench-rank-kuairand.json
+	$(BIN)/relaygr bench cache --quick --json out/bench-cache.json
+	$(BIN)/relaygr bench relay --quick --json out/bench-relay.json
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
