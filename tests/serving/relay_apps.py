@@ -31,7 +31,13 @@ LONG, SHORT = events(100), events(20)
 PAGE_BYTES = 32 * 256  # of `TINY`: K and V of two layers, two heads, 8 + 8 dims, fp32
 CANDIDATES = [5, 1, 9]
 BUDGET_MS = 5_000
-HOST = {"run_chunk_tokens": 32, "host_bytes": MIB, "checksum_share": 1.0, "clean_target": 0.3}
+HOST = {
+    "load": "always",
+    "run_chunk_tokens": 32,
+    "host_bytes": MIB,
+    "checksum_share": 1.0,
+    "clean_target": 0.3,
+}
 SMALL = {"device_bytes": MIB, "dtype": "fp32", "kernel": "reference", "threads": 1}
 
 

@@ -22,7 +22,9 @@ NAMES = {
 
 
 def with_host(folder: Path, **host: object) -> Config:
-    return replace(settings(folder), host=HostConfig(host_bytes=MIB, run_chunk_tokens=32, **host))
+    return replace(
+        settings(folder), host=HostConfig(host_bytes=MIB, run_chunk_tokens=32, load="always", **host)
+    )
 
 
 def rank(app: App, user: str, count: int = 100) -> None:

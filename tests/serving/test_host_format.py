@@ -24,7 +24,7 @@ HISTORY = events(40)
 
 
 def with_host(folder: Path | None, **host: Any) -> Config:
-    return replace(settings(folder), host=HostConfig(host_bytes=1 << 20, **host))
+    return replace(settings(folder), host=HostConfig(host_bytes=1 << 20, load="always", **host))
 
 
 def ranked(app: App) -> dict[str, Any]:

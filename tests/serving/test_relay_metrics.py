@@ -47,7 +47,7 @@ def busy(model_folder: Path) -> Iterator[App]:
     config = relay_settings(
         model_folder,
         engine={"device_bytes": MIB},
-        host={"run_chunk_tokens": 32, "host_bytes": MIB, "checksum_share": 1.0},
+        host={"load": "always", "run_chunk_tokens": 32, "host_bytes": MIB, "checksum_share": 1.0},
         relay={"len_bucket_tokens": 16, "h_relay_bytes": MIB},
     )
     with running(replace(config, relay=replace(config.relay, shadow_rate=1.0))) as app:

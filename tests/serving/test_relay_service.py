@@ -123,7 +123,8 @@ def test_r7_the_decision_is_given_lengths_and_loads_only(
             signal(app, f"u{number % 7}", events(60 + number % 40), candidates=4)
         plain = (str, int, float, type(None))
         for arguments in seen:
-            flat = [*arguments[0], *arguments[1:]]
+            owner, tokens, found, *others = arguments
+            flat = [*owner, tokens, *found, *others]
             assert all(type(value) in plain for value in flat), arguments
         assert float(np.quantile(spent, 0.99)) <= 1e-3
 

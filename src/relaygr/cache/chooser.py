@@ -152,13 +152,17 @@ class Chooser:
         decisions: so far, by way.
     """
 
-    def __init__(self, link: MeasuredLink, compute: MeasuredCompute, layers: int = 1) -> None:
+    def __init__(
+        self, link: MeasuredLink, compute: MeasuredCompute, layers: int = 1, measured: bool = True
+    ) -> None:
+        """With `measured` False all that is there is loaded, if it can be there by the deadline."""
         self.link, self.compute, self.layers = link, compute, layers
+        self._measured = measured
         self.decisions = dict.fromkeys(Way, 0)
 
     def choose(self, found: Found, queue_ms: float = 0.0, deadline_ms: float = math.inf) -> Choice:
         """Decide and count."""
-        if self.compute.known:
+        if self._measured and self.compute.known:
             choice = pick(
                 found,
                 self.link,

@@ -46,6 +46,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
         copy_threads: that copy beside ranking; 0 copies on its thread, before it.
         staging_tokens: rows of a staging buffer, where the device is not ordinary memory.
         store_timeout_ms: longest time of a copy to host memory.
+        load: `measured` copies for a ranking what is quicker copied than computed; `always` all there is.
         fail_mode: `open` computes anew what could not be copied, `closed` answers with an error instead.
         tier_mode: `exclusive` keeps a state in one tier, `inclusive` leaves it in host memory when the device
             has it, too; `auto` is exclusive where the device is the processor, whose memory is the host's.
@@ -102,6 +103,7 @@ class HostConfig(Section, frozen=True, kw_only=True):
     copy_threads: int = 1
     staging_tokens: int = 8192
     store_timeout_ms: float = 1000.0
+    load: Literal["measured", "always"] = "measured"
     fail_mode: Literal["open", "closed"] = "open"
     tier_mode: Literal["auto", "exclusive", "inclusive"] = "auto"
     policy_host: PolicyName = "gd_cost"

@@ -8,6 +8,7 @@ from relaygr.cache.chooser import Chooser, Found
 from relaygr.cache.host import Weigh
 from relaygr.cache.policy import Weight
 from relaygr.cache.speeds import Compute, Link, MeasuredCompute, MeasuredLink, Part
+from relaygr.config.host import HostConfig
 from relaygr.core.state import Ref
 from relaygr.engine.batch import Work
 from relaygr.engine.residency import Residency
@@ -21,14 +22,15 @@ _FLOPS_PER_MS = 2e7
 _LINK_BYTES_PER_S = 2e9
 
 
-def chooser_for(config: AnyConfig) -> Chooser:
+def chooser_for(config: AnyConfig, host: HostConfig) -> Chooser:
     """What a model is expected to do, until its passes and copies were measured."""
     price = cost(config, element_bytes=1)
     compute = Compute(
         t1_ms=price.dense_flops_per_token / _FLOPS_PER_MS,
         t2_ms=price.attention_flops_per_pair / _FLOPS_PER_MS,
     )
-    return Chooser(MeasuredLink(Link(_LINK_BYTES_PER_S)), MeasuredCompute(compute))
+    link, measured = MeasuredLink(Link(_LINK_BYTES_PER_S)), host.load == "measured"
+    return Chooser(link, MeasuredCompute(compute), measured=measured)
 
 
 def weigh_by(chooser: Chooser, token_bytes: int) -> Weigh:

@@ -84,7 +84,7 @@ class Engine:
             shape.num_layers, shape.num_heads, shape.qk_dim, shape.v_dim, choice.dtype, settings.page_tokens
         )
         self._checker = Checker(self.model, model_fp, settings)
-        lease_s, chooser = settings.lease_ttl_ms / 1000, chooser_for(shape)
+        lease_s, chooser = settings.lease_ttl_ms / 1000, chooser_for(shape, host)
         weigh = weigh_by(chooser, format_of(host, choice.dtype).token_bytes(self.layout))
         self._tiers = Tiers(self.layout, settings.device_bytes, lease_s, host, self._clock, lanes, weigh)
         self._desk = self._tiers.desk

@@ -48,7 +48,7 @@ class Served:
         """What a tier has of a prefix, already compared with it; None for nothing."""
         return Stored(tokens, self.prefix_bytes(tokens)) if tokens else None
 
-    def in_host(self, tokens: int, there: int) -> Prefix | None:
+    def in_host(self, tokens: int, there: int = 0) -> Prefix | None:
         """`stored` in host memory; its bytes are those of a copy to where the first `there` tokens are."""
         nbytes = self.prefix_bytes(max(tokens - there, 0))
         nbytes = nbytes * (self.host_token_bytes or self.token_bytes) // self.token_bytes
