@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from msgspec.structs import replace
 
 from relaygr.bench.cache_arm import Arm, Setup
@@ -25,6 +24,7 @@ from relaygr.config.host import HostConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.kernels.select import Choice, choose
+from relaygr.kernels.threads import serve_with_threads
 from relaygr.memory.formats import host_format
 from relaygr.memory.layout import KvLayout
 from relaygr.models.cost import cost
@@ -108,8 +108,7 @@ def bench_cache(spec: CacheSpec, progress: Progress = lambda text: None) -> Cach
         BackendError: reuse changed scores by more than rounding does.
         ConfigError, DataError: a trace cannot be read.
     """
-    if spec.threads:
-        torch.set_num_threads(spec.threads)
+    serve_with_threads(spec.threads)
     traces = [_generated(spec), *(_read(spec, file) for file in spec.traces)]
     progress("kernel and matrix rate")
     choice = choose("auto", spec.dtype)

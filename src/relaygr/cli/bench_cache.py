@@ -69,7 +69,7 @@ def cache(
     policies: str | None
         Comma-separated replacement policies to replay at four capacities, or `all`; `none` leaves them out.
     threads: int
-        Of the matrix products; 0 takes what torch takes.
+        Of the matrix products; 0 leaves one core free, as a server does.
     json: Path | None
         Also write the report to this file.
     """
