@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from relaygr.cache.policies import configured
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.relay import Member
 from relaygr.core.ids import DEFAULT_TENANT, Fingerprint
@@ -95,6 +96,7 @@ class Fleet:
             world.budgets.b_pipe_ms / 1000,
             host_bytes=world.host.host_bytes if world.variant.host else 0,
             run_chunk_tokens=max(world.host.run_chunk_tokens, world.page_tokens),
+            policy=configured(world.host),
         )
         shelf = Shelf(books, self._refs, world.budgets.b_pipe_ms / 1000, fingerprint(build))
         holds: HoldBook[int] = HoldBook(world.h_relay_bytes, world.budgets.t_life_ms / 1000)
