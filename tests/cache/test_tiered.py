@@ -73,7 +73,6 @@ def test_a_store_moves_the_whole_entry_and_a_load_brings_it_back() -> None:
     assert cache.lookup(wanted) == Hit(0, 18, 0, 0, 18)  # visible in the host only when complete
     assert (cache.stats().pinned_pages, host(cache).pinned_chunks) == (5, 3)
     assert cache.running(plan)
-    assert cache.moving(wanted) == plan
     assert cache.complete_store(plan, ok=True, sums=(PageSum(1, 7),))
     assert not cache.running(plan)
     assert cache.lookup(wanted) == Hit(0, 0, 18, 0, 18)
@@ -341,7 +340,6 @@ def test_m8_forget_during_a_load() -> None:
     assert cache.forget(Tenant("t1"), UserId("u")) == 1
     assert cache.lookup(wanted) == Miss()
     assert not cache.running(plan)
-    assert cache.moving(wanted) is None
     assert (host(cache).entries, host(cache).pinned_chunks, cache.stats().pinned_pages) == (0, 2, 3)
     publish(cache, wanted)  # a later request may write and store again, on other pages and chunks
     other = begin_store(cache, wanted)
@@ -438,21 +436,6 @@ def test_an_entry_of_another_layout_is_a_miss() -> None:
     assert cache.prepare_load(wanted, 10, 0.0, FAR) == Refused(Reason.NOT_RESIDENT)
 
 
-def test_r39_what_the_tiers_have_as_prefixes() -> None:
-    cache = books()
-    assert cache.prefixes(ref(range(9))) == (None, None)
-    stored(cache, ref(range(30)))
-    publish(cache, ref(range(10)))
-    edited = ref([*range(20), 99])
-    device, copy = cache.prefixes(edited)
-    assert device is not None
-    assert copy is not None
-    assert (device.valid_for(edited), copy.valid_for(edited)) == (10, 20)
-    assert (device.valid_for(ref(range(40))), copy.valid_for(ref(range(40)))) == (10, 30)
-    assert (device.nbytes, copy.nbytes) == (3 * PAGE_BYTES, 10 * PAGE_BYTES // 4)
-    assert device.valid_for(ref(range(10), user="v")) == 0
-
-
 def test_r18_entries_are_local() -> None:
     here, there, wanted = books(), books(), ref(range(10))
     stored(here, wanted)
@@ -469,10 +452,6 @@ def test_m38_chunks_go_by_the_bytes_of_the_host() -> None:
         for number in range(40):
             stored(cache, ref(range(16), user=f"u{number}"))
         assert host(cache).entries == users
-    stored(half, ref(range(10), user="a"))
-    _, copy = half.prefixes(ref(range(10), user="a"))
-    assert copy is not None
-    assert copy.nbytes == 10 * 12
     with pytest.raises(ValueError, match="host_token_bytes"):
         TieredBooks(64, 4, PAGE_BYTES, 1.0, host_token_bytes=-1, **room)
 

@@ -81,10 +81,6 @@ class Flights:
             if isinstance(flight, Store):
                 flight.cancelled = True
 
-    def of(self, key: Identity) -> Plan | None:
-        ticket = self._moving.get(key)
-        return self._flights[ticket].plan if ticket is not None else None
-
     def running(self, plan: Plan) -> bool:
         flight = self._flights.get(plan.ticket)
         return flight is not None and flight.lease.live and not flight.cancelled

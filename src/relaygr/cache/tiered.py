@@ -14,7 +14,6 @@ from relaygr.cache.host import HostBooks, HostEntry, Weigh, weigh_by_length
 from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.policy import Policy
-from relaygr.cache.prefix import KvPrefix
 from relaygr.cache.runs import joined
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
@@ -119,24 +118,6 @@ class TieredBooks(DeviceBooks):
         if not usable:
             return Miss()
         return Hit(device_start=0, device_end=device, host=host, disk=disk, usable=usable)
-
-    def prefixes(self, ref: Ref) -> tuple[KvPrefix | None, KvPrefix | None]:
-        """What the device and the host have of the user of `ref`, whether it fits `ref` or not.
-
-        The bytes of the host's are those that a load of all that fits would move.
-        """
-        entry = self._index.get(identity(ref))
-        device = None if entry is None else KvPrefix(entry.ref, len(entry.pages) * self.page_bytes)
-        copy = self._host.get(identity(ref)) if self._host is not None else None
-        if self._host is None or copy is None or copy.layout_id != self._host.layout_id:
-            return device, None
-        here = longest_match(entry.ref, ref) if entry is not None else 0
-        missing = max(0, longest_match(copy.ref, ref) - here)
-        return device, KvPrefix(copy.ref, missing * (self._chunk_bytes // self._host.chunk_tokens))
-
-    def moving(self, ref: Ref) -> Plan | None:
-        """The transfer of this identity that is in flight and may still become visible."""
-        return self._flights.of(identity(ref))
 
     def running(self, plan: Plan) -> bool:
         """Whether the pages and chunks of `plan` are still the mover's and its result may become visible.
