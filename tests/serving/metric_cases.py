@@ -90,6 +90,7 @@ CACHE = CacheReadings(
     decisions=(("load", 2), ("recompute", 1), ("split", 1), ("device", 4)),
     copies=CopyStats(h2d=LaneStats(bytes_total=100, busy_s=0.1), d2h=LaneStats(bytes_total=50, busy_s=0.1)),
     disk_bytes=(10, 20),
+    disk_missing=False,
     drift=0.001,
     lease_s=0.2,
     host=HOST,

@@ -105,6 +105,11 @@ class Below:
                 self._tiers.disk.step(budget_bytes, self._clock.now_s())
 
     @property
+    def is_missing(self) -> bool:
+        """Whether a disk tier is wanted and none is open."""
+        return bool(self._config.disk_bytes) and self._tiers.disk is None
+
+    @property
     def wants_save(self) -> bool:
         """Whether `save_step` has something to do now."""
         disk = self._tiers.disk

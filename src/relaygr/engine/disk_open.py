@@ -43,7 +43,12 @@ def open_files(config: HostConfig, model_fp: Fingerprint, layout_id: str, fresh:
         files, forgotten = SegmentFiles(folder.path), ForgottenLog(folder.path)
         found = [scan(files, number) for number in files.numbers()]
     except OSError as error:
-        log.warning("no disk tier: %s", error)
+        why = (
+            "is in use by another process"
+            if isinstance(error, BlockingIOError)
+            else f"cannot be used: {error}"
+        )
+        log.warning("no disk tier: host.disk_path: %r %s", config.disk_path, why)
         if folder is not None:
             folder.close()
         return None

@@ -102,5 +102,6 @@ def preset(name: str) -> AnyConfig:
     """
     if name in PRESETS:
         return PRESETS[name]
-    near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.0)
-    raise ConfigError("preset", f"{name!r} is unknown; did you mean {', '.join(near)}?")
+    near = difflib.get_close_matches(name, PRESETS, n=3, cutoff=0.5)
+    known = f"did you mean {', '.join(near)}?" if near else f"known are {', '.join(PRESETS)}"
+    raise ConfigError("preset", f"{name!r} is unknown; {known}")

@@ -23,7 +23,7 @@ class CacheReadings:
     Attributes:
         decisions: about the tokens of the host, by what was done.
         copies: between device and host.
-        disk_bytes: from and to disk.
+        disk_bytes: from and to disk; disk_missing: whether a disk tier is wanted and could not be opened.
         drift: of the host format, as a share of probability; None where it is exact.
         lease_s: age of the oldest lease; None without one.
         host: None without a host tier.
@@ -33,6 +33,7 @@ class CacheReadings:
     decisions: tuple[tuple[str, int], ...]
     copies: CopyStats
     disk_bytes: tuple[int, int]
+    disk_missing: bool
     drift: float | None
     lease_s: float | None
     host: HostStats | None
@@ -45,6 +46,10 @@ def cache_metrics(now: CacheReadings, model: str) -> Iterator[Metric]:
         decisions.add_metric((model, way), count)
     yield decisions
     yield from _copies(now.copies, now.disk_bytes, model)
+    if now.disk_missing:
+        off = GaugeMetricFamily("relaygr_disk_off", "Whether nothing is written to disk", labels=("model",))
+        off.add_metric((model,), 1)
+        yield off
     if now.lease_s is not None:
         yield _gauge("lease_age_seconds", "Age of the oldest lease", model, now.lease_s)
     if now.drift is not None:

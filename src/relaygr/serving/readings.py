@@ -31,6 +31,7 @@ def readings(
         decisions=engine.stats().decisions,
         copies=engine.copy_stats(),
         disk_bytes=engine.below.copied_bytes,
+        disk_missing=engine.below.is_missing,
         drift=served.drift.probability if served.drift is not None else None,
         lease_s=_CLOCK.now_s() - pool.oldest_lease_s if pool.oldest_lease_s is not None else None,
         host=pool.host,
