@@ -48,6 +48,9 @@ class InclusiveModel(TieredModel):
             assert entry is not None
             order = sorted(victims, key=lambda k: victims[k].last_use)
             assert set(order[: len(gone)]) == gone, "not the least recently used"
+            if gone:
+                all_but_last = sum(len(victims[k].chunks) for k in order[: len(gone) - 1])
+                assert host.free_chunks + all_but_last < need + self.chunks // 20, "more than the shortfall"
             for one in gone:
                 del self.hosted[one]
                 self.note("host eviction")

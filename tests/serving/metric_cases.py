@@ -88,7 +88,9 @@ CACHE = CacheReadings(
         (ShadowReport("lru", 10, 3.0, 4.0, 50.0, 30.0), ShadowReport("tlru", 10, 3.0, 4.0, 50.0, math.inf)),
     ),
     decisions=(("load", 2), ("recompute", 1), ("split", 1), ("device", 4)),
-    copies=CopyStats(h2d=LaneStats(bytes_total=100, busy_s=0.1), d2h=LaneStats(bytes_total=50, busy_s=0.1)),
+    copies=CopyStats(
+        h2d=LaneStats(bytes_total=100, busy_s=0.1, done=2), d2h=LaneStats(bytes_total=50, busy_s=0.1)
+    ),
     disk_bytes=(10, 20),
     disk_missing=False,
     drift=0.001,

@@ -61,6 +61,7 @@ def test_m33_hits_by_tier_and_visit_with_their_ceilings(model_folder: Path) -> N
         assert 0 < metric(app, 'relaygr_cache_ceiling_ratio{kind="cost"}') < 1
         assert metric(app, 'relaygr_cache_decision_total{way="load"}') == 1
         assert metric(app, 'relaygr_cache_bandwidth_bytes_per_second{direction="h2d"}') > 0
+        assert metric(app, "relaygr_cache_load_seconds_count") == 1
 
 
 def test_a_signal_counts_as_the_visit_of_its_ranking(model_folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
 from relaygr.cache.interface import HostStats
 from relaygr.cache.tally import Counts
@@ -96,6 +96,11 @@ def _copies(copies: CopyStats, disk: tuple[int, int], model: str) -> Iterator[Me
             speed.add_metric((model, direction), lane.bytes_total / lane.busy_s)
     if speed.samples:
         yield speed
+    if isinstance(copies.h2d, LaneStats) and copies.h2d.done:
+        text = "Copies from host memory that a ranking used"
+        spent = SummaryMetricFamily("relaygr_cache_load_seconds", text, labels=("model",))
+        spent.add_metric((model,), copies.h2d.done, copies.h2d.busy_s)
+        yield spent
     files = _counter("disk_bytes_total", "Bytes copied from and to disk", ("model", "direction"))
     for direction, nbytes in zip(("read", "write"), disk, strict=True):
         files.add_metric((model, direction), nbytes)
