@@ -55,3 +55,16 @@ def test_what_left_the_device_comes_back_and_stays_in_the_host() -> None:
         answer = r.rank(one)
         assert (answer.served.path, answer.served.tokens_loaded) == (Path.RESUMED, 128)
         assert r.cached(one) == (FULL, 128)
+
+
+@pytest.mark.parametrize("policy", ["gd_cost", "lru", "lru2"])
+def test_a_host_that_is_too_small_is_not_written_for_ever(policy: str) -> None:
+    """What is stored pushes out what was safe: that is no gain, and ends until there is new work."""
+    host = HOST | {"host_bytes": 10 * PAGE_BYTES, "clean_target": 0.9, "policy_host": policy}
+    with rig(host=host) as r:
+        for number in range(3):
+            r.rank(user(f"u{number}"))  # each ends at rest, or not at all
+        stores = r.engine.cache_stats().host.stores
+        assert 0 < stores <= 12
+        for number in range(3):
+            r.rank(user(f"u{number}"))

@@ -43,6 +43,7 @@ class InclusiveBooks(TieredBooks):
         self._judge(identity(entry.ref))
 
     def _left_host(self, key: Identity) -> None:
+        self.displaced += self._index.get(key) is not None
         self._judge(key)
 
     def _drop_unneeded(self, host: HostBooks, ref: Ref) -> None:

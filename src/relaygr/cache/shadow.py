@@ -92,7 +92,8 @@ class Trial(Generic[K]):
             self._keep(key, weight, 0)
             return 0
         reused = min(before.tokens, weight.tokens)
-        self.saved_ms += before.rec_ms if reused == before.tokens else weight.rec_ms
+        now = weight if reused == weight.tokens else self._weigh(reused)  # speeds may have changed since
+        self.saved_ms += min(now.rec_ms, weight.rec_ms)
         if weight.tokens > before.tokens:
             self._policy.park(key)  # it is being read
             self._keep(key, weight, before.nbytes)

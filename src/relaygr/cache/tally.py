@@ -128,12 +128,12 @@ class Tally:
         self._all.add(tokens, whole)
         if before:
             best = min(before, tokens)
-            self._best.add(best, whole - self.cost_ms(tokens - best, best))
+            self._best.add(best, max(whole - self.cost_ms(tokens - best, best), 0.0))
         most = max(found.device, found.host, found.disk)
         reused = min(found.reused, most)
         use = Use.LATE if reused < most else Use.USED
         kind = Kind(found.tier, Visit.FIRST if before is None else Visit.RETURNING, use)
-        saved = whole - self.cost_ms(tokens - reused, reused) if reused else 0.0
+        saved = max(whole - self.cost_ms(tokens - reused, reused), 0.0) if reused else 0.0
         self._kinds.setdefault(kind, Sums()).add(reused, saved)
         return kind
 

@@ -85,6 +85,7 @@ class TieredBooks(DeviceBooks):
         self._loads = self._stores = self._superseded = self._damaged = self._lost = 0
         self._without_room = 0
         self.restored = self.restore_rejected = 0
+        self.displaced = 0  # entries on the device that were safe, until another took their place in the host
         self._disk: DiskBooks | None = None
         self._disk_moves: DiskMoves | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import ClassVar, Literal
 
 from relaygr.config.limits import Range, Section
@@ -123,6 +124,8 @@ class HostConfig(Section, frozen=True, kw_only=True):
         for name in ("disk_path", "snapshot_path"):
             if "\0" in getattr(self, name):
                 raise ConfigError(self.key(name), f"{getattr(self, name)!r} contains NUL")
+        if self.snapshot_path and not PurePath(self.snapshot_path).name.strip("."):
+            raise ConfigError(self.key("snapshot_path"), f"{self.snapshot_path!r} must name a file")
         if self.disk_bytes and not self.disk_path:
             raise ConfigError(
                 self.key("disk_path"), f"is empty; {self.disk_bytes} {self.key('disk_bytes')} need a folder"
@@ -133,6 +136,8 @@ class HostConfig(Section, frozen=True, kw_only=True):
                     self.key(name),
                     f"{getattr(self, name)!r} needs a host tier: {self.key('host_bytes')} is 0",
                 )
+        if len(set(self.shadow_policies)) < len(self.shadow_policies):
+            raise ConfigError(self.key("shadow_policies"), f"{self.shadow_policies!r} names one twice")
         if self.quant_scale != "token_head":
             message = f"{self.quant_scale!r} would drift with every spill; must be 'token_head'"
             raise ConfigError(self.key("quant_scale"), message)

@@ -113,6 +113,8 @@ def _coerce(
             return parse_bytes(value)
         except ValueError as error:
             raise ConfigError(path, f"{error}{origin}") from error
+    if from_text and isinstance(value, str) and _is_words(field.type):
+        value = [word.strip() for word in value.split(",") if word.strip()]
     try:
         return msgspec.convert(value, type=field.type, strict=not from_text)
     except msgspec.ValidationError as error:
@@ -120,10 +122,19 @@ def _coerce(
         raise ConfigError(path, f"{shown} {_wanted(field.type, error)}{origin}") from error
 
 
+def _is_words(kind: Any) -> bool:
+    """Whether values are any number of words, which text has between commas."""
+    parts = get_args(kind)
+    return get_origin(kind) is tuple and (parts[0] is str or get_origin(parts[0]) is Literal)
+
+
 def _wanted(kind: Any, error: msgspec.ValidationError) -> str:
     """What a value of type `kind` must be: one of some words, a number or a word, or what the error says."""
     parts = get_args(kind)
     if get_origin(kind) is Literal:
         return f"must be one of {', '.join(map(repr, parts))}"
+    if _is_words(kind):
+        names = f" of {', '.join(map(repr, get_args(parts[0])))}" if get_args(parts[0]) else ""
+        return f"must be names{names}, with commas between them"
     words = [repr(word) for part in parts for word in get_args(part)]
     return f"must be a number or {' or '.join(words)}" if words else f"is not valid: {error}"

@@ -54,7 +54,7 @@ class Below:
             opened = open_files(config, self._model_fp, tiers.books.layout_id, fresh)
         path = Path(config.snapshot_path)
         if config.snapshot_path and fresh:
-            _without(lambda: path.unlink(missing_ok=True))
+            _without(lambda: snapshot.remove(path))
         with self._lock:
             if opened is not None:
                 self._folder, tiers.disk = opened.folder, DiskTier.over(opened, tiers.books, memory, config)

@@ -18,6 +18,7 @@ from relaygr.cache.entry import identity
 from relaygr.cache.interface import Refused
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.host import HostConfig
+from relaygr.core.errors import BackendError
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Ref
 from relaygr.engine.disk_copies import Fetching, Saving
@@ -30,6 +31,7 @@ from relaygr.relay.link import MEASURABLE_BYTES, NEWEST
 
 log = logging.getLogger("relaygr.engine")
 
+_UNWRITTEN = "who was forgotten cannot be written down"
 FAILURES_MAX = 3  # writes in a row that the system refused: then the tier is off
 FETCHED_BYTES_PER_S = 500e6  # until reads were measured
 _SLACK_LINES = 1024  # of who was forgotten, that are not needed any more, before they are removed
@@ -166,13 +168,19 @@ class DiskTier:
     def forget(self, owner: Owner) -> Callable[[], None]:
         """The books have forgotten the user: nothing of theirs is found any more, whatever happens next.
 
-        Returns what waits until that holds for a later process, too; it must not be called under a lock
-        that ranking needs.
+        Returns what waits until that holds for a later process, too, and raises BackendError if it will not.
+        It must not be called under a lock that ranking needs.
         """
         self.abandon(owner)
         self.tell()
         told = tuple(self._told)
-        return lambda: _finish(told)
+        return lambda: self._finish(told)
+
+    def _finish(self, told: tuple[Future[bool], ...]) -> None:
+        wait(told)
+        if not all(kept.result() for kept in told):
+            self._turn_off(_UNWRITTEN)
+            raise BackendError(f"{_UNWRITTEN}: a later process may find their state in host.disk_path")
 
     def tell(self) -> None:
         """Have the other thread do to the files what the books have decided."""
@@ -180,7 +188,7 @@ class DiskTier:
         for kept in [kept for kept in self._told if kept.done()]:
             self._told.remove(kept)
             if not kept.result():
-                self._turn_off("who was forgotten cannot be written down")
+                self._turn_off(_UNWRITTEN)
         while books.burials:
             burial = books.burials.pop(0)
             self._told.append(self._lane.submit(self._bury, burial))
@@ -270,7 +278,3 @@ class DiskTier:
         except OSError as error:
             log.warning("the list of who was forgotten cannot be shortened: %s", error)
         return True
-
-
-def _finish(told: tuple[Future[bool], ...]) -> None:
-    wait(told)

@@ -19,7 +19,9 @@ from relaygr.memory.snapshot import (
     SnapshotHeader,
     SnapshotReader,
     State,
+    is_snapshot,
     pages,
+    unfinished,
     write_snapshot,
 )
 
@@ -44,6 +46,13 @@ def save(path: Path, books: TieredBooks, pool: HostPool, model_fp: Fingerprint) 
     return len(entries)
 
 
+def remove(path: Path) -> None:
+    """What an earlier process left there, finished or not; what is no snapshot stays. Raises: OSError."""
+    unfinished(path).unlink(missing_ok=True)
+    if is_snapshot(path):
+        path.unlink()
+
+
 def restore(path: Path, books: TieredBooks, pool: HostPool, model_fp: Fingerprint) -> int:
     """Fill host memory from a snapshot, which is used up by that; returns the entries.
 
@@ -54,6 +63,12 @@ def restore(path: Path, books: TieredBooks, pool: HostPool, model_fp: Fingerprin
     assert host is not None, "a snapshot is for a host tier"
     kept: list[tuple[Meta, tuple[Run, ...]]] = []
     try:
+        unfinished(path).unlink(missing_ok=True)
+        if not is_snapshot(path):
+            if path.exists():
+                books.restore_rejected += 1
+                log.warning("host memory is empty, %s is not used: it is no snapshot of this format", path)
+            return 0
         with open(path, "rb") as file:
             path.unlink()
             sync_folder(path.parent)

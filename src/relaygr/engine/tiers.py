@@ -105,6 +105,7 @@ class Tiers:
         self._held: dict[Owner, ReadLease] = {}
         self._loading: dict[Owner, Loading] = {}
         self._spilling: Storing | None = None
+        self._spills_in_vain = False
         self.disk: DiskTier | None = None  # below host memory, while it is open
 
     @property
@@ -315,15 +316,18 @@ class Tiers:
             target = self._short_of(free_share)
             candidates = self.books.spill_candidates(target) if target > 0 else []
             wanted = (ref for ref in candidates if worth(ref))
+            displaced = self.books.displaced
             begun = ((self._carrier.spill(ref, now_s)) for ref in wanted)
             self._spilling = next((one for one in begun if isinstance(one, Storing)), None)
+            self._spills_in_vain = self.books.displaced > displaced
             if self._spilling is None:
                 return False
         if not self._carrier.step(self._spilling, budget_bytes):
             return True
         spilled, self._spilling = self._spilling, None
         self._carrier.land(spilled)
-        return not spilled.failed  # it would only fail again
+        # It would only fail again, or make safe what was unsafe and unsafe what was safe, without end.
+        return not spilled.failed and not self._spills_in_vain
 
     def forget(self, owner: Owner) -> int:
         """Drop everything held of a user, what is on its way included; returns the entries dropped."""

@@ -60,12 +60,27 @@ class BadSnapshotError(ValueError):
     """Nothing of the file may be used; the text says why."""
 
 
+def unfinished(path: Path) -> Path:
+    """The file that becomes `path` when it is whole."""
+    return path.with_name(path.name + ".new")
+
+
+def is_snapshot(path: Path) -> bool:
+    """Whether a file there begins like a snapshot of this format. Raises: OSError."""
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
 def write_snapshot(path: Path, header: SnapshotHeader, states: Iterable[State], host: HostPool) -> int:
     """Replace `path` as a whole, also if the machine goes down meanwhile; returns the bytes written.
 
-    Raises: OSError, and then `path` is what it was.
+    Raises: OSError, and then `path` is what it was; FileExistsError for a file that is no snapshot.
     """
-    fresh = path.with_name(path.name + ".new")
+    fresh = unfinished(path)
+    if path.exists() and not is_snapshot(path):
+        raise FileExistsError(f"{path} is no snapshot, and is left alone")
     try:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:
             data = msgspec.msgpack.encode(header)
