@@ -13,6 +13,7 @@ from disk_state import USERS, DiskState
 def main(folder: str, seed: int, lives: list[int]) -> None:
     rng = random.Random(seed)
     state = DiskState(Path(folder), disk_bytes=2_000_000)
+    state.lane.pump()  # what the beginning asked for: nobody else will
     state.lane = ThreadPoolExecutor(1)  # type: ignore[assignment]
     state.tier._lane = state.lane
     state.lives = dict(zip(USERS, lives, strict=True))
