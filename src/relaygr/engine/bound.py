@@ -33,6 +33,11 @@ class Bound:
         self._split = Split(device_bytes, self.nbytes) if config.h_relay_split == "adaptive" else None
         self._short_s = float("-inf")
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether `missed` is of any use."""
+        return self._split is not None
+
     def open(self) -> None:
         """No shortage is known of."""
         self._short_s = float("-inf")

@@ -68,8 +68,8 @@ class Loader:
 
     def weigh(self, tokens: int) -> Weight:
         """What a state in host memory takes and saves; from any thread."""
-        nbytes = tokens * self._tiers.host_token_bytes
-        return Weight(nbytes, tokens, self.pass_ms(tokens, 0), self._chooser.link.copy_ms(nbytes, 1))
+        token_bytes = self._tiers.host_token_bytes
+        return weigh_by(self._chooser, token_bytes)(tokens, tokens * token_bytes)
 
     def choose(self, ref: Ref, candidates: int, found: Readable) -> int:
         """The first tokens of `ref` to have on the device before the others are computed."""

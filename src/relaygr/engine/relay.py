@@ -282,9 +282,10 @@ class Relay:
         now = self._clock.now_s()
         with self._lock:
             to_hold, self._to_hold = self._to_hold, OrderedDict()
-        missed = engine.missed()
-        with self._lock:
-            self._bound.missed(missed, self._served, self._link)
+        if self._bound.is_adaptive:
+            missed = engine.missed()
+            with self._lock:
+                self._bound.missed(missed, self._served, self._link)
         for owner, history in to_hold.items():
             held = self._keep(engine, history)
             with self._lock:
