@@ -1,0 +1,1 @@
+"""Semantic-id generation: catalogue index, constrained beam search, selection, building of semantic ids."""
