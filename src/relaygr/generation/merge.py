@@ -163,7 +163,9 @@ def _check_list(beam: int, entry: SortedList, count: int) -> None:
             f"list {beam}: not sorted by (log-probability descending, code ascending) at entry {where + 1}"
         )
     if not entry.complete and len(logprobs) < count:
-        raise ValueError(f"list {beam}: cut to {len(logprobs)} entries, {count} results need at least as many")
+        raise ValueError(
+            f"list {beam}: cut to {len(logprobs)} entries, {count} results need at least as many"
+        )
 
 
 def _merged(keys: list[Key], examined: int, lists: Sequence[SortedList]) -> Merged:
