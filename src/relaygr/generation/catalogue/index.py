@@ -214,5 +214,5 @@ class CatalogueIndex:
 
 def _owners(starts: Int32s, members: Whole) -> Int64s:
     """Which of the consecutive, non-empty ranges that begin at `starts` each member is in. [n]"""
-    # Of the type of `starts`, for numpy would rather copy all of `starts` to another type than the few members.
+    # Of the type of `starts`: numpy would rather copy all of `starts` to another type than the few members.
     return np.searchsorted(starts, members.astype(np.int32), side="right").astype(np.int64) - 1
