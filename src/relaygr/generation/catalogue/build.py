@@ -118,7 +118,7 @@ def _sorted_sids(codes: Whole, sizes: tuple[int, ...]) -> tuple[Rank, Shared]:
 
 
 def _order_within(given: CheckedRows, rank: Rank, shared: Shared) -> tuple[Rank, Shared]:
-    """Order the rows of each semantic id by (priority descending, item id), and drop rows that say the same."""
+    """Order the rows of each semantic id by (priority descending, item id), and drop repeated ones."""
     levels = len(given.sizes)
     follows = shared == levels
     tied = follows.copy()

@@ -63,7 +63,7 @@ class CheckedRows:
 
 
 def check_rows(rows: Rows, sizes: Sequence[int] | None) -> CheckedRows:
-    """Check everything about single rows. Without `sizes`, each level is as large as its largest code asks for.
+    """Check all about single rows. Without `sizes`, each level is as large as its largest code asks for.
 
     Raises:
         RowError: the first row that is wrong, and why.
