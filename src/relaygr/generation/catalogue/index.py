@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,10 @@ from relaygr.core.errors import RequestError
 from relaygr.generation.catalogue.names import Names
 
 ItemId: TypeAlias = int | str
-Codes: TypeAlias = npt.NDArray[np.uint16] | npt.NDArray[np.int32]
 Int32s: TypeAlias = npt.NDArray[np.int32]
 Int64s: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
-Whole: TypeAlias = npt.NDArray[np.integer]
+Whole: TypeAlias = npt.NDArray[np.integer[Any]]
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 # Node ids and item positions are int32.
@@ -44,7 +43,7 @@ class CatalogueIndex:
 
     Attributes:
         sizes: V_l, codes of each level.
-        codes: per level [n_l], the last code of each prefix.
+        codes: per level uint16 or int32 [n_l], the last code of each prefix.
         ptr: per level int32 [n_{l-1} + 1], where the children of each node of the level above begin.
         item_ptr: int32 [n_L + 1], where the items of each leaf begin.
         items: int64 [n], item ids or, with `names`, rows of `names`.
@@ -57,7 +56,7 @@ class CatalogueIndex:
     """
 
     sizes: tuple[int, ...]
-    codes: tuple[Codes, ...]
+    codes: tuple[Whole, ...]
     ptr: tuple[Int32s, ...]
     item_ptr: Int32s
     items: Int64s
@@ -214,5 +213,5 @@ class CatalogueIndex:
 
 def _owners(starts: Int32s, members: Whole) -> Int64s:
     """Which of the consecutive, non-empty ranges that begin at `starts` each member is in. [n]"""
-    # Of the type of `starts`, for numpy would rather copy all of `starts` to another type than the few members.
+    # Of the type of `starts`: numpy would rather copy all of `starts` to another type than the few members.
     return np.searchsorted(starts, members.astype(np.int32), side="right").astype(np.int64) - 1
