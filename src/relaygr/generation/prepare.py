@@ -7,28 +7,19 @@ forward computes the logits.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from relaygr.generation.catalogue.errors import FilterError
+from relaygr.generation.catalogue.filters import Filter
 from relaygr.generation.catalogue.index import CatalogueIndex
 from relaygr.generation.columns import HeadColumns, HeadPlan
 from relaygr.generation.normalise import Normalization
 
 Bools: TypeAlias = npt.NDArray[np.bool_]
 Int64s: TypeAlias = npt.NDArray[np.int64]
-
-
-class ItemFilter(Protocol):
-    """Which items a request may be answered with."""
-
-    def alive(self, level: int, nodes: Int64s) -> Bools:
-        """Whether a node of `level` has an allowed item under it. [n]"""
-
-    def allowed_items(self, leaf: int) -> npt.NDArray[np.integer]:
-        """Positions of the allowed items of a leaf, best first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +49,7 @@ def prepare(
     parents: Int64s,
     plan: HeadPlan,
     normalization: Normalization,
-    items: ItemFilter | None = None,
+    items: Filter | None = None,
 ) -> Pool:
     """The pool of round `level` under `parents`, nodes of the level above in score order. [W]
 
@@ -70,8 +61,8 @@ def prepare(
     starts = _offsets(counts)
     nodes = np.repeat(first - starts[:-1], counts)
     nodes += np.arange(len(nodes))
-    if items is not None:
-        alive = _mask(items, level, nodes)
+    if items is not None and not items.everything:
+        alive = check_mask(items.alive(level, nodes), nodes.shape, f"of level {level}")
         owners = np.repeat(np.arange(len(parents)), counts)
         nodes, owners = nodes[alive], owners[alive]
         counts = np.bincount(owners, minlength=len(parents))
@@ -94,9 +85,13 @@ def _offsets(counts: Int64s) -> Int64s:
     return starts
 
 
-def _mask(items: ItemFilter, level: int, nodes: Int64s) -> Bools:
-    alive = items.alive(level, nodes)
-    if not isinstance(alive, np.ndarray) or alive.dtype != np.bool_ or alive.shape != nodes.shape:
-        what = f"{alive.dtype} {alive.shape}" if isinstance(alive, np.ndarray) else type(alive).__name__
-        raise FilterError(f"level {level}: the mask is {what}, expected bool {nodes.shape}")
-    return alive
+def check_mask(mask: object, shape: tuple[int, ...], what: str) -> Bools:
+    """`mask` if it is one.
+
+    Raises:
+        FilterError: it is not bool or not of `shape`; `what` says whose it should be.
+    """
+    if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ and mask.shape == shape:
+        return mask
+    got = f"{mask.dtype} {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
+    raise FilterError(f"the mask {what} is {got}, expected bool {shape}")

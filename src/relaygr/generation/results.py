@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
 from relaygr.generation.catalogue.errors import FilterError
-from relaygr.generation.catalogue.index import CatalogueIndex, ItemId
+from relaygr.generation.catalogue.filters import Filter
+from relaygr.generation.catalogue.index import CatalogueIndex, Int64s, ItemId
 from relaygr.generation.normalise import Normalization
-from relaygr.generation.prepare import ItemFilter
+from relaygr.generation.prepare import check_mask
 from relaygr.generation.select import Beams
 
 
@@ -115,38 +117,48 @@ def underflow(requested: int, rounds: Sequence[Beams]) -> Underflow | None:
 
 
 def rows_of(
-    index: CatalogueIndex, beams: Beams, limits: ItemLimits, items: ItemFilter | None
+    index: CatalogueIndex, beams: Beams, limits: ItemLimits, items: Filter | None
 ) -> tuple[tuple[ResultRow, ...], int]:
     """Rows of the last round's beams, and how many of their items the limits left out.
 
     Raises:
-        FilterError: a leaf that came through the filters has no item that does, or the filter names an item
-            of another leaf.
+        FilterError: a leaf that came through the filters has no item that does, or the filter gave no mask.
         AssertionError: a leaf twice, or a score that is not finite.
     """
-    assert len(np.unique(beams.nodes)) == len(beams.nodes), "a semantic id came back twice"
+    leaves = beams.nodes
+    assert len(np.unique(leaves)) == len(leaves), "a semantic id came back twice"
     assert np.isfinite(beams.scores).all(), "a score is not finite"
-    rows: list[ResultRow] = []
-    seen: set[ItemId] = set()
-    left_out = named = 0
-    sids = index.sids(beams.nodes).tolist()
-    for leaf, sid, score in zip(beams.nodes.tolist(), sids, beams.scores.tolist(), strict=True):
-        ids = _items(index, leaf, items)
+    entries, ends = _items(index, leaves, items)
+    chosen: list[int] = []
+    cuts = [0]
+    seen: set[int] = set()
+    left_out = 0
+    for start, end in pairwise(ends):
+        mine = entries[start:end]
         if limits.distinct:
-            ids = [one for one in ids if one not in seen]
-        taken = ids[: min(limits.per_sid, limits.total - named)]
+            mine = [one for one in mine if one not in seen]
+        taken = mine[: min(limits.per_sid, limits.total - len(chosen))]
         seen.update(taken)
-        named += len(taken)
-        left_out += len(ids) - len(taken)
-        rows.append(ResultRow(tuple(sid), score, tuple(taken)))
-    return tuple(rows), left_out
+        left_out += len(mine) - len(taken)
+        chosen += taken
+        cuts.append(len(chosen))
+    ids = index.ids_of(np.array(chosen, dtype=np.int64))
+    rows = zip(index.sids(leaves).tolist(), beams.scores.tolist(), pairwise(cuts), strict=True)
+    return tuple(ResultRow(tuple(sid), score, tuple(ids[a:b])) for sid, score, (a, b) in rows), left_out
 
 
-def _items(index: CatalogueIndex, leaf: int, items: ItemFilter | None) -> list[ItemId]:
-    if items is None:
-        return index.item_ids(leaf)
-    positions = items.allowed_items(leaf)
-    low, high = int(index.item_ptr[leaf]), int(index.item_ptr[leaf + 1])
-    if len(positions) == 0 or int(positions.min()) < low or int(positions.max()) >= high:
-        raise FilterError(f"leaf {leaf}: passes the filters, but {len(positions)} of its items do")
-    return index.ids_at(positions)
+def _items(index: CatalogueIndex, leaves: Int64s, items: Filter | None) -> tuple[list[int], list[int]]:
+    """Allowed items of the leaves one behind the other, each best first, and where each's begin. [n + 1]"""
+    low, high = index.item_range(index.levels, leaves)
+    counts = (high - low).astype(np.int64)
+    ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
+    positions: Int64s = np.repeat(low.astype(np.int64) - ends[:-1], counts)
+    positions += np.arange(len(positions))
+    if items is not None and not items.everything:
+        passing = check_mask(items.passes(positions), positions.shape, "of the results' items")
+        ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(passing)))[ends]
+        positions = positions[passing]
+        empty = np.flatnonzero(ends[1:] == ends[:-1])
+        if len(empty):
+            raise FilterError(f"leaf {leaves[empty[0]]} passes the filters, but none of its items does")
+    return index.items[positions].tolist(), ends.tolist()

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from relaygr.generation.catalogue.errors import CatalogueError, FilterError
+from relaygr.generation.catalogue.filters import Filter
 from relaygr.generation.catalogue.index import CatalogueIndex, Int64s
 from relaygr.generation.columns import HeadPlan
 from relaygr.generation.errors import (
@@ -24,7 +25,7 @@ from relaygr.generation.errors import (
     ModelNanError,
 )
 from relaygr.generation.normalise import NonFiniteError, Normalization
-from relaygr.generation.prepare import ItemFilter, Pool, prepare
+from relaygr.generation.prepare import Pool, prepare
 from relaygr.generation.results import Found, ItemLimits, Timings, rows_of, underflow
 from relaygr.generation.select import Beams, Method, select
 from relaygr.generation.widths import Widths
@@ -52,7 +53,7 @@ class SearchPlan:
     heads: HeadPlan
     widths: Widths
     normalization: Normalization = Normalization.LEVEL
-    items: ItemFilter | None = None
+    items: Filter | None = None
     limits: ItemLimits = field(default_factory=ItemLimits)
     seed: int | None = None
     method: Method = "threshold"

@@ -65,7 +65,7 @@ class Trace:
             return [span for span in self._spans if phase is None or span.phase == phase]
 
     def hidden_share(self) -> float:
-        """Part of the preparing that ran beside a forward or prefill of another thread; 1 if there was none."""
+        """Part of the preparing that ran beside a forward or prefill of another thread; 1 without any."""
         covers = self.spans("forward") + self.spans("prefill")
         prepared = self.spans("prepare")
         total = sum(span.duration_s for span in prepared)
