@@ -1,7 +1,7 @@
 """Which nodes and items a request may reach: allow and deny lists, named filters, withdrawn items.
 
-All of it is decided on items, never on nodes: two filters may each leave an item under a node, but not the same
-one. A node that is alive therefore always leads to an item, and a beam never runs into a dead end.
+All of it is decided on items, never on nodes: two filters may each leave an item under a node, but not the
+same one. A node that is alive therefore always leads to an item, and a beam never runs into a dead end.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class AllowFilter:
 class DenyFilter:
     """All items of `base` but some: `dropped` are their positions, ascending, distinct and all within `base`.
 
-    `base` counts the items before each position that pass the named filters, int32 [n + 1]; None is all items.
+    `base` counts the items before each position that pass the named filters, int32 [n + 1]; None is all.
     """
 
     index: CatalogueIndex

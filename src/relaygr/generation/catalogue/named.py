@@ -40,7 +40,10 @@ class NamedFilters:
         return self._nbytes
 
     def define(self, name: str, predicate: Predicate) -> None:
-        """Let `name` mean `predicate` from now on, before a flag of the same name in a catalogue."""
+        """Let `name` mean `predicate` from now on, before a flag of the same name in a catalogue.
+
+        It is called once for each catalogue version: define it again when its answer changes.
+        """
         with self._lock:
             self._revision += 1
             self._defined[name] = self._revision, predicate
@@ -109,7 +112,7 @@ def _evaluate(name: str, predicate: Predicate, index: CatalogueIndex) -> Bools:
     try:
         passing = predicate(index)
     # Somebody else's code: whatever it raises, the request that asked for it fails with this type.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise FilterError(f"filter {name!r} failed: {type(error).__name__}: {error}") from error
     if not isinstance(passing, np.ndarray) or passing.dtype != np.bool_ or passing.shape != (index.n_items,):
         got = (
