@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from relaygr.generation.catalogue.tokens import SidTokenMap
 from relaygr.generation.normalise import Normalization
 
 Int64s: TypeAlias = npt.NDArray[np.int64]
@@ -18,16 +19,6 @@ Columns: TypeAlias = slice | Tensor | None
 # Under `valid` only codes that may follow are computed. Picking columns copies them, so that pays only where
 # it leaves out most of a level.
 _NARROW_SHARE = 4
-
-
-class LevelTokens(Protocol):
-    """How codes are tokens of the model."""
-
-    def base(self, level: int) -> int | None:
-        """b, if code c of `level` is token b + c for all c; None if it takes a table."""
-
-    def table(self, level: int) -> Int64s:
-        """The token of each code of `level`. [V_l]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,24 +37,30 @@ class HeadColumns:
 
 
 class HeadPlan:
-    """The columns of each level for one token map; made once a map, shared by its requests."""
+    """The columns of each level for one token map; made once a map, shared by its requests.
 
-    def __init__(self, tokens: LevelTokens, sizes: tuple[int, ...], vocab_size: int) -> None:
-        self.sizes, self.vocab_size = sizes, vocab_size
-        self._tables: list[Int64s] = []
-        self._whole: list[HeadColumns] = []
+    Args:
+        tokens: how codes are tokens of the model.
+        vocab_size: of the model; every token is below it.
+    """
+
+    def __init__(self, tokens: SidTokenMap, vocab_size: int) -> None:
+        tokens.check_vocabulary(vocab_size)
+        self._tokens = tokens
+        self._whole = [HeadColumns(None, vocab_size, table) for table in tokens.tables]
         self._level: list[HeadColumns] = []
-        for level, size in enumerate(sizes, start=1):
-            table = tokens.table(level)
-            base = tokens.base(level)
-            self._tables.append(table)
-            self._whole.append(HeadColumns(None, vocab_size, table))
-            picked = torch.from_numpy(table) if base is None else slice(base, base + size)
-            self._level.append(HeadColumns(picked, size, None))
+        for level, table in enumerate(tokens.tables, start=1):
+            picked = tokens.columns(level)
+            columns = picked if isinstance(picked, slice) else torch.tensor(picked)
+            self._level.append(HeadColumns(columns, len(table), None))
+
+    @property
+    def levels(self) -> int:
+        return len(self._level)
 
     def tokens(self, level: int, codes: Int64s) -> Int64s:
         """The tokens to feed for `codes` of `level`. [n]"""
-        return self._tables[level - 1][codes]
+        return self._tokens.of_level(level, codes)
 
     def of(self, level: int, normalization: Normalization, codes: npt.NDArray[np.integer]) -> HeadColumns:
         """Columns of round `level`, in which only `codes` (repeats allowed) can be selected."""
@@ -74,7 +71,8 @@ class HeadPlan:
         return self._level[level - 1]
 
     def _narrowed(self, level: int, codes: npt.NDArray[np.integer]) -> HeadColumns:
-        size = self.sizes[level - 1]
+        table = self._tokens.tables[level - 1]
+        size = len(table)
         seen = np.zeros(size, dtype=np.bool_)
         seen[codes] = True
         used = np.flatnonzero(seen)
@@ -82,5 +80,5 @@ class HeadPlan:
             return self._level[level - 1]
         place = np.zeros(size, dtype=np.int64)
         place[used] = np.arange(len(used))
-        columns = torch.from_numpy(self._tables[level - 1][used])
+        columns = torch.from_numpy(table[used])
         return HeadColumns(columns, len(used), place)

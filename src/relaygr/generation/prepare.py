@@ -58,15 +58,13 @@ def prepare(
     """
     first, last = index.children(level, parents)
     counts = last - first
-    starts = _offsets(counts)
-    nodes = np.repeat(first - starts[:-1], counts)
-    nodes += np.arange(len(nodes))
+    nodes, starts = spread(first, counts)
     if items is not None and not items.everything:
         alive = check_mask(items.alive(level, nodes), nodes.shape, f"of level {level}")
         owners = np.repeat(np.arange(len(parents)), counts)
         nodes, owners = nodes[alive], owners[alive]
         counts = np.bincount(owners, minlength=len(parents))
-        starts = _offsets(counts)
+        starts = offsets(counts)
     # The root alone may be left without children: then no item passes the filters.
     if level > 1 and len(counts) and counts.min() == 0:
         raise FilterError(
@@ -79,7 +77,16 @@ def prepare(
     return Pool(level, nodes, codes, starts, head, gather)
 
 
-def _offsets(counts: Int64s) -> Int64s:
+def spread(first: Int64s, counts: Int64s) -> tuple[Int64s, Int64s]:
+    """Ranges of `counts` numbers from each of `first` on, one behind the other, and `offsets(counts)`."""
+    starts = offsets(counts)
+    numbers: Int64s = np.repeat(first - starts[:-1], counts)
+    numbers += np.arange(len(numbers))
+    return numbers, starts
+
+
+def offsets(counts: Int64s) -> Int64s:
+    """Where each of consecutive stretches begins, and where the last ends. [n + 1]"""
     starts = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=starts[1:])
     return starts

@@ -13,7 +13,7 @@ from relaygr.generation.catalogue.errors import FilterError
 from relaygr.generation.catalogue.filters import Filter
 from relaygr.generation.catalogue.index import CatalogueIndex, Int64s, ItemId
 from relaygr.generation.normalise import Normalization
-from relaygr.generation.prepare import check_mask
+from relaygr.generation.prepare import check_mask, offsets, spread
 from relaygr.generation.select import Beams
 
 
@@ -149,14 +149,11 @@ def rows_of(
 
 def _items(index: CatalogueIndex, leaves: Int64s, items: Filter | None) -> tuple[list[int], list[int]]:
     """Allowed items of the leaves one behind the other, each best first, and where each's begin. [n + 1]"""
-    low, high = index.item_range(index.levels, leaves)
-    counts = (high - low).astype(np.int64)
-    ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts)))
-    positions: Int64s = np.repeat(low.astype(np.int64) - ends[:-1], counts)
-    positions += np.arange(len(positions))
+    low = index.item_ptr[leaves].astype(np.int64)
+    positions, ends = spread(low, index.item_ptr[leaves + 1] - low)
     if items is not None and not items.everything:
         passing = check_mask(items.passes(positions), positions.shape, "of the results' items")
-        ends = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(passing)))[ends]
+        ends = offsets(passing.astype(np.int64))[ends]
         positions = positions[passing]
         empty = np.flatnonzero(ends[1:] == ends[:-1])
         if len(empty):

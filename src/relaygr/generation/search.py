@@ -61,6 +61,8 @@ class SearchPlan:
     def __post_init__(self) -> None:
         if len(self.widths) != self.index.levels:
             raise ValueError(f"{len(self.widths)} widths for {self.index.levels} levels")
+        if self.heads.levels != self.index.levels:
+            raise ValueError(f"a token map of {self.heads.levels} levels for {self.index.levels}")
 
 
 @dataclass(slots=True)
