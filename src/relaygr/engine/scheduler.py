@@ -38,6 +38,7 @@ from relaygr.engine.queues import FlightQueue, RankQueue
 from relaygr.engine.relay import Relay
 from relaygr.engine.requests import PrefetchResult, RankRequest
 from relaygr.engine.tiers import Readable
+from relaygr.engine.turns import Turnstile
 from relaygr.engine.worker import Worker
 from relaygr.relay.expander import Step
 
@@ -65,6 +66,7 @@ class Scheduler:
         cost: Cost | None = None,
         relay: Relay | None = None,
         chores: Chores | None = None,
+        turns: Turnstile | None = None,
     ) -> None:
         """Run `engine`; what is None is left out.
 
@@ -74,9 +76,10 @@ class Scheduler:
             fit, cost: what is known of speed.
             relay: decides on prefix signals and holds prefixes; without it all are admitted and none held.
             chores: done when nothing else waits.
+            turns: shared with whatever else computes in the process.
         """
         self.config = config or SchedulerConfig()
-        self._relay, self._chores = relay, chores
+        self._relay, self._chores, self._turns = relay, chores, turns
         self._engine, self._observer, self._cost = engine, observer, cost
         self._clock = clock or MonotonicClock()
         self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
@@ -324,10 +327,12 @@ class Scheduler:
             idle = not batch and flight is None and self._stage == "open"
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
-            if idle:
-                self._worker.idle(turn)
+            work = self._worker.idle if idle else self._worker.work
+            if self._turns is None:
+                work(turn)
             else:
-                self._worker.work(turn)
+                with self._turns.turn(ranking=bool(batch)):
+                    work(turn)
         finally:
             with self._change:
                 self._turn = None
