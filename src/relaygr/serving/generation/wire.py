@@ -17,7 +17,6 @@ Normalization = Literal["full", "level", "valid"]
 ItemId = Int | Annotated[str, Meta(max_length=4096)]
 FilterName = Annotated[str, Meta(min_length=1, max_length=256)]
 Path = Annotated[str, Meta(min_length=1, max_length=4096)]
-Version = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class GenerateBody(Body, frozen=True, kw_only=True):
@@ -58,7 +57,7 @@ class Generated(Struct, frozen=True):
 
 
 class GenerateTimings(Struct, frozen=True):
-    """Milliseconds: waiting; the prompt; and, over all rounds, the model, selection and index work."""
+    """Milliseconds: waiting; the prompt; over all rounds the model, selection and index work; all of it."""
 
     queue_ms: float
     prefill_ms: float
@@ -80,47 +79,48 @@ class GenerateAnswer(Struct, frozen=True, omit_defaults=True):
     unknown_items: int
     timings: GenerateTimings
     request_id: str
-    underflow: Literal["catalog_exhausted", "beam_exhausted"] | None = None
+    underflow: Literal["catalog_exhausted", "beam_exhausted", "model_exhausted"] | None = None
 
 
 class CatalogueBody(Body, frozen=True, kw_only=True):
-    """A catalogue folder to load; unless `serve` is false it serves from the next request on."""
+    """A catalogue folder to serve from the next request on.
+
+    Attributes:
+        allow_shrink: although it has far fewer items than the one before.
+    """
 
     path: Path
-    serve: bool = True
+    allow_shrink: bool = False
 
 
-class CatalogueSwapBody(Body, frozen=True, kw_only=True):
-    """A version that is kept, to serve from the next request on."""
-
-    version: Version
-
-
-class WithdrawBody(Body, frozen=True, kw_only=True):
-    """Items that no answer may contain until a catalogue is built without them; in place of those before."""
+class ItemsBody(Body, frozen=True, kw_only=True):
+    """Items to withdraw or to restore."""
 
     items: Annotated[list[ItemId], Meta(max_length=1_048_576)]
 
 
-class CatalogueCard(Struct, frozen=True):
-    """One version in memory."""
-
-    version: str
-    path: str
-    serving: bool
-    pins: int
-    levels: list[int]
-    sids: int
-    items: int
-    nbytes: int
-    created_at: str
-    loaded_s: float
-
-
 class CataloguesAnswer(Struct, frozen=True):
-    """The versions in memory, newest first; `error` is of the last load, empty if it worked."""
+    """The catalogue that serves and what became of the last load.
+
+    Attributes:
+        serving: its version, which names the content.
+        kept: versions one may go back to, oldest first, the serving one last.
+        retired: versions that are only there for requests that began with them.
+        levels, sids, items: of the serving one.
+        as_of_s, since_s: time of its data, and when it began to serve; Unix seconds.
+        withdrawn: items that are denied since the build.
+        error: of the last load; empty if it worked.
+    """
 
     serving: str
-    versions: list[CatalogueCard]
+    kept: tuple[str, ...]
+    retired: tuple[str, ...]
+    levels: tuple[int, ...]
+    sids: int
+    items: int
+    as_of_s: float
+    since_s: float
     withdrawn: int
+    loads: int
+    failures: int
     error: str

@@ -1,0 +1,83 @@
+"""The operations of generation and its catalogues."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from relaygr.serving.endpoint import Call, Operation
+from relaygr.serving.errors import HttpError
+from relaygr.serving.generation import wire
+from relaygr.serving.generation.desk import GenerateDesk
+from relaygr.serving.told import heed
+
+
+async def generate(call: Call) -> wire.GenerateAnswer:
+    if call.body.user is not None:
+        heed(call.service, call.headers, call.caller.tenant, (call.body.user,))
+    answer = await call.service.generate(call.caller.tenant, call.body, call.request_id, call.gone)
+    timings = answer.timings
+    call.timings["queue"], call.timings["prefill"] = timings.queue_ms, timings.prefill_ms
+    call.timings["compute"] = timings.total_ms - timings.queue_ms
+    return answer
+
+
+async def catalogues(call: Call) -> wire.CataloguesAnswer:
+    return _desk(call).catalogues()
+
+
+async def load_catalogue(call: Call) -> wire.CataloguesAnswer:
+    return await _desk(call).load_catalogue(call.body.path, call.body.allow_shrink)
+
+
+async def rollback_catalogue(call: Call) -> wire.CataloguesAnswer:
+    return await _desk(call).rollback_catalogue()
+
+
+async def withdraw(call: Call) -> wire.CataloguesAnswer:
+    return await _desk(call).withdraw(call.body.items)
+
+
+async def restore(call: Call) -> wire.CataloguesAnswer:
+    return await _desk(call).restore(call.body.items)
+
+
+def _desk(call: Call) -> GenerateDesk:
+    desk = call.service.generation
+    if desk is None:
+        raise no_generator()
+    return desk
+
+
+def no_generator() -> HttpError:
+    """What a server without a generator says."""
+    text = "this server has no generator: generator.model is not set"
+    return HttpError(HTTPStatus.NOT_FOUND, "no_generator", text)
+
+
+GENERATION: tuple[Operation, ...] = (
+    Operation(
+        "POST", "/v1/generate", generate, "Generate items for a user or a prompt.",
+        body=wire.GenerateBody, answer=wire.GenerateAnswer, errors=(404, 409, 504),
+    ),
+    Operation(
+        "GET", "/v1/catalogues", catalogues, "The catalogue that serves, and those to go back to.",
+        answer=wire.CataloguesAnswer, errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/catalogues/load", load_catalogue,
+        "Serve another catalogue from the next request on; a bad one leaves the present one serving.",
+        body=wire.CatalogueBody, answer=wire.CataloguesAnswer, errors=(404, 409), admin=True,
+    ),
+    Operation(
+        "POST", "/v1/catalogues/rollback", rollback_catalogue, "Serve the catalogue before this one again.",
+        answer=wire.CataloguesAnswer, errors=(404, 409), admin=True,
+    ),
+    Operation(
+        "POST", "/v1/catalogues/withdraw", withdraw, "Deny items from the next request on, until a newer build.",
+        body=wire.ItemsBody, answer=wire.CataloguesAnswer, errors=(404,), admin=True,
+    ),
+    Operation(
+        "POST", "/v1/catalogues/restore", restore, "Take withdrawals back.",
+        body=wire.ItemsBody, answer=wire.CataloguesAnswer, errors=(404,), admin=True,
+    ),
+)  # fmt: skip
