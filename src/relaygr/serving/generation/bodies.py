@@ -45,7 +45,7 @@ def generate_request(body: GenerateBody, config: GeneratorConfig, request_id: st
         max_items_per_sid=one_value(body, "max_items_per_sid", config.max_items_per_sid),
         allow=body.allow,
         deny=body.deny or (),
-        filters=body.filters,
+        filters=body.filters or (),
         deadline_ms=body.deadline_ms,
         seed=body.seed,
     )

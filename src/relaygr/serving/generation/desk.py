@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from relaygr.config.settings import Config
-from relaygr.core.errors import CancelledError, RelayError
+from relaygr.core.errors import RelayError
 from relaygr.engine import UserHistory
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
@@ -20,10 +20,10 @@ from relaygr.generation.catalogue.errors import CatalogueError, UnavailableError
 from relaygr.generation.catalogue.index import ItemId
 from relaygr.generation.requests import GenerateResult
 from relaygr.serving.errors import HttpError
-from relaygr.serving.exchange import Gone
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.bodies import generate_request
 from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
+from relaygr.serving.waiting import Gone, answered
 
 log = logging.getLogger("relaygr.serving")
 
@@ -31,7 +31,9 @@ log = logging.getLogger("relaygr.serving")
 class GenerateDesk:
     """One generator and its scheduler; belongs to the service's event loop."""
 
-    def __init__(self, generator: Generator, config: Config, metrics: GenerateMetrics, turns: Turnstile) -> None:
+    def __init__(
+        self, generator: Generator, config: Config, metrics: GenerateMetrics, turns: Turnstile
+    ) -> None:
         self.generator, self.metrics = generator, metrics
         self._config = config.generator
         self.scheduler = GenerateScheduler(generator, config.generator, observer=metrics, turns=turns)
@@ -78,7 +80,8 @@ class GenerateDesk:
         except RelayError as error:
             self.metrics.rejected(error)
             raise
-        result = await _answer(job, gone)
+        result = await answered(asyncio.wrap_future(job.future), gone)
+        assert isinstance(result, GenerateResult)
         return _wire(job, result)
 
     def encode(self, tenant: str, history: UserHistory, deadline_ms: float) -> None:
@@ -121,13 +124,9 @@ class GenerateDesk:
             HttpError: 422 for a folder that is no catalogue or does not fit; the one before serves on.
         """
         try:
-            version = await asyncio.to_thread(
-                self.generator.catalogues.load, path, allow_shrink=allow_shrink
-            )
+            version = await asyncio.to_thread(self.generator.catalogues.load, path, allow_shrink=allow_shrink)
         except CatalogueError as error:
-            raise HttpError(
-                HTTPStatus.UNPROCESSABLE_ENTITY, "catalogue", str(error), field="path"
-            ) from error
+            raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "catalogue", str(error), field="path") from error
         log.info("catalogue %s of %s serves", version.label, path)
         return self.catalogues()
 
@@ -160,22 +159,10 @@ class GenerateDesk:
         )
 
 
-async def _answer(job: GenerateJob[Any], gone: Gone | None) -> GenerateResult:
-    future = asyncio.wrap_future(job.future)
-    if gone is None:
-        found = await future
-    else:
-        watch = asyncio.ensure_future(gone())
-        try:
-            await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
-                raise CancelledError("the client disconnected")
-            found = future.result()
-        finally:
-            watch.cancel()
-            future.cancel()  # no effect on one that is done
-    assert isinstance(found, GenerateResult)
-    return found
+def no_generator() -> HttpError:
+    """What a server without a generator says."""
+    text = "this server has no generator: generator.model is not set"
+    return HttpError(HTTPStatus.NOT_FOUND, "no_generator", text)
 
 
 def _wire(job: GenerateJob[Any], result: GenerateResult) -> wire.GenerateAnswer:

@@ -63,7 +63,9 @@ class GenerateMetrics:
         self._cancelled = counter("cancelled_total", "Generations that nobody waited for any more")
         self._deadline = counter("deadline_missed_total", "Generations that ended by their deadline")
         self._underflow = counter("underflow_total", "Answers with fewer rows than asked for", "reason")
-        self._prompt_tokens = counter("prompt_tokens_total", "Prompt tokens, by where they came from", "source")
+        self._prompt_tokens = counter(
+            "prompt_tokens_total", "Prompt tokens, by where they came from", "source"
+        )
         self._unknown = counter("unknown_items_total", "Items of histories that the catalogue does not know")
         self._encoded = counter("encoded_total", "Prompts encoded ahead")
         self._queue = histogram("queue_seconds", "From the queue to the first work on it")

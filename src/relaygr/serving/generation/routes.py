@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
-
 from relaygr.serving.endpoint import Call, Operation
-from relaygr.serving.errors import HttpError
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.desk import GenerateDesk
 from relaygr.serving.told import heed
@@ -42,16 +39,7 @@ async def restore(call: Call) -> wire.CataloguesAnswer:
 
 
 def _desk(call: Call) -> GenerateDesk:
-    desk = call.service.generation
-    if desk is None:
-        raise no_generator()
-    return desk
-
-
-def no_generator() -> HttpError:
-    """What a server without a generator says."""
-    text = "this server has no generator: generator.model is not set"
-    return HttpError(HTTPStatus.NOT_FOUND, "no_generator", text)
+    return call.service.desk()
 
 
 GENERATION: tuple[Operation, ...] = (
@@ -73,7 +61,8 @@ GENERATION: tuple[Operation, ...] = (
         answer=wire.CataloguesAnswer, errors=(404, 409), admin=True,
     ),
     Operation(
-        "POST", "/v1/catalogues/withdraw", withdraw, "Deny items from the next request on, until a newer build.",
+        "POST", "/v1/catalogues/withdraw", withdraw,
+        "Deny items from the next request on, until a newer build.",
         body=wire.ItemsBody, answer=wire.CataloguesAnswer, errors=(404,), admin=True,
     ),
     Operation(

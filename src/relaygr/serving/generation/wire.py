@@ -42,7 +42,7 @@ class GenerateBody(Body, frozen=True, kw_only=True):
     normalization: Normalization | None = None
     allow: list[ItemId] | None = None
     deny: list[ItemId] | None = None
-    filters: list[FilterName] = []
+    filters: list[FilterName] | None = None
     unknown_items: Literal["skip", "reject"] | None = None
     deadline_ms: Milliseconds | None = None
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
