@@ -148,9 +148,7 @@ class GenerateScheduler:
                 if not line.put(job):
                     message = f"{line.limit} {what} wait already"
                     retry_ms = self._dispatch.retry_ms(tuple(line))
-                    raise QueueFullError(
-                        ask.request_id, message, limit=line.limit, retry_after_ms=retry_ms
-                    )
+                    raise QueueFullError(ask.request_id, message, limit=line.limit, retry_after_ms=retry_ms)
                 self._change.notify_all()
         except RelayError:
             ask.close()
