@@ -9,7 +9,7 @@ from relaygr.generation.catalogue.index import CatalogueIndex
 
 
 class LevelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One level: its size V_l, distinct codes in use, nodes n_l, and children of a node of the level above."""
+    """One level: its size V_l, distinct codes in use, nodes n_l, and children of a node above."""
 
     size: int
     used: int
