@@ -113,8 +113,8 @@ class Catalogues:
         self.settings = settings or CatalogueSettings()
         self.named = named if named is not None else NamedFilters(self.settings.filter_bytes)
         self._checks, self._now_s = tuple(checks), now_s
-        # Taken in this order. `_loading` is held for a whole load, `_changing` while what is served or withdrawn
-        # changes, `_lock` for a few assignments; a request takes only the last.
+        # Taken in this order. `_loading` is held for a whole load, `_changing` while what is served or
+        # withdrawn changes, `_lock` for a few assignments; a request takes only the last.
         self._loading, self._changing, self._lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._kept: list[CatalogVersion] = []  # the serving one last
         self._overlay = Overlay(self.settings.overlay_limit)
