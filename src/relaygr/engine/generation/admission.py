@@ -14,11 +14,12 @@ from relaygr.core.errors import RequestError
 from relaygr.core.ids import Fingerprint, Tenant, tenant
 from relaygr.core.state import Ref
 from relaygr.engine.columns import Int64
-from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items
+from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items, window_items
 from relaygr.engine.history import UserHistory
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import CatalogueError, FilterError, LoadError, UnavailableError
 from relaygr.generation.catalogue.filters import Wanted
+from relaygr.generation.catalogue.history import Unknown
 from relaygr.generation.catalogue.index import ItemId
 from relaygr.generation.catalogue.pinned import PinnedCatalogue
 from relaygr.generation.catalogue.tokens import SidTokenMap, Tokenizer
@@ -200,6 +201,12 @@ class Admission:
             pinned.close()
             raise
 
+    def window_items(self) -> int:
+        """Items of a prompt at most, by the catalogue that is served; UnavailableError without one."""
+        with self._catalogues.pin() as pinned:
+            levels = pinned.index.levels
+            return window_items(pinned.catalogue.header.template, levels, self._longest(levels))
+
     def _checked(self, asked: Asked, pinned: PinnedCatalogue, request_id: str) -> GenerateAsk:
         version = self._of_version(pinned)
         levels = pinned.index.levels
@@ -249,12 +256,15 @@ class Admission:
             history = asked.history
             if request is not None and request.user != history.user:
                 raise RequestError("user", f"is {request.user!r}, the history is of {history.user!r}")
-            prompt = self._of_items(history.items, pinned, codes, longest, history.tenant, history)
+            prompt = self._of_items(
+                history.items, pinned, codes, longest, history.tenant, asked.unknown, history
+            )
             field = "user"
         elif request is None or request.user is not None:
             raise RequestError("user", "has no history")
         elif request.history is not None:
-            prompt, field = self._of_items(request.history, pinned, codes, longest, owner), "history"
+            prompt = self._of_items(request.history, pinned, codes, longest, owner, asked.unknown)
+            field = "history"
         else:
             text = request.text
             field = "token_ids" if text is None else "text"
@@ -274,6 +284,7 @@ class Admission:
         codes: SidTokenMap,
         longest: int,
         owner: Tenant,
+        unknown: Unknown | None,
         history: UserHistory | None = None,
     ) -> Prompt:
         config = self._config
@@ -281,7 +292,7 @@ class Admission:
             pinned,
             codes,
             items,
-            config.unknown_items,
+            unknown or config.unknown_items,
             longest,
             config.anchor_stride,
             tenant=owner,

@@ -139,6 +139,14 @@ class Generator:
         self._lock = threading.RLock()
         self._seats = self._scratch = self._prompt_tokens = self._cached = self._loaded = 0
 
+    def window_items(self) -> int:
+        """Items of a history that a prompt holds at most, by the catalogue that is served.
+
+        Raises:
+            UnavailableError: there is none.
+        """
+        return self._admission.window_items()
+
     def close(self) -> None:
         """End the thread that prepares rounds."""
         if self._worker is not None:

@@ -34,11 +34,13 @@ class Asked:
     Attributes:
         history: of the user that the request names; its items are the prompt.
         tenant: whose prompts without a user these are.
+        unknown: what becomes of items that the catalogue does not know; None as the settings say.
     """
 
     request: GenerateRequest | None = None
     history: UserHistory | None = None
     tenant: str = DEFAULT_TENANT
+    unknown: Unknown | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,14 @@ from relaygr.core.errors import RelayError
 from relaygr.engine import UserHistory
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
+from relaygr.engine.generation.open import open_generator
 from relaygr.engine.generation.prompts import Asked
 from relaygr.engine.generation.scheduler import GenerateScheduler
+from relaygr.engine.generation.seats import Generated
 from relaygr.engine.turns import Turnstile
 from relaygr.generation.catalogue.errors import CatalogueError, UnavailableError
 from relaygr.generation.catalogue.index import ItemId
-from relaygr.generation.requests import GenerateResult
+from relaygr.generation.requests import GenerateRequest, GenerateResult
 from relaygr.serving.errors import HttpError
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.bodies import generate_request
@@ -26,6 +28,9 @@ from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
 from relaygr.serving.waiting import Gone, answered
 
 log = logging.getLogger("relaygr.serving")
+
+_WARM_UP = "relaygr-warm-up"
+_WARM_UP_TOKENS = (1, 64, 1024)
 
 
 class GenerateDesk:
@@ -37,7 +42,7 @@ class GenerateDesk:
         self.generator, self.metrics = generator, metrics
         self._config = config.generator
         self.scheduler = GenerateScheduler(generator, config.generator, observer=metrics, turns=turns)
-        metrics.serve(generator.model, self._readings)
+        metrics.serve(generator.model_fp.hex(), self._readings)
 
     @classmethod
     def open(cls, config: Config, metrics: GenerateMetrics, turns: Turnstile) -> GenerateDesk:
@@ -46,13 +51,18 @@ class GenerateDesk:
         Raises:
             RelayError: a folder, a file in it or a setting is wrong, or the two do not fit.
         """
-        generator = Generator.open(config.generator, config.host)
+        generator = open_generator(config.generator, kernel=config.engine.kernel, host=config.host)
+        try:
+            _warm(generator, config)
+        except BaseException:
+            generator.close()
+            raise
         return cls(generator, config, metrics, turns)
 
     @property
     def history_items(self) -> int:
         """Items of a history that a prompt may hold."""
-        return self.generator.window_items
+        return self.generator.window_items()
 
     async def generate(
         self,
@@ -80,9 +90,9 @@ class GenerateDesk:
         except RelayError as error:
             self.metrics.rejected(error)
             raise
-        result = await answered(asyncio.wrap_future(job.future), gone)
-        assert isinstance(result, GenerateResult)
-        return _wire(job, result)
+        answer = await answered(asyncio.wrap_future(job.future), gone)
+        assert isinstance(answer, Generated)
+        return _wire(job, answer.result)
 
     def encode(self, tenant: str, history: UserHistory, deadline_ms: float) -> None:
         """Bring a user's prompt into the cache ahead of a generation; whatever becomes of it."""
@@ -149,14 +159,36 @@ class GenerateDesk:
 
     def drain(self, timeout_s: float) -> bool:
         """Finish what waits; False if that was not all in time."""
-        return self.scheduler.drain(timeout_s)
+        done = self.scheduler.drain(timeout_s)
+        self.generator.close()
+        return done
 
     def _readings(self) -> GenerateReadings:
-        pool = self.generator.cache_stats()
+        stats = self.generator.stats()
+        pool = stats.pages
         pages = {"free": pool.free_bytes, "pinned": pool.pinned_bytes, "evictable": pool.evictable_bytes}
-        return GenerateReadings(
-            self.scheduler.load(), pages, self.generator.beam_bytes, self.generator.catalogues.status()
-        )
+        beams = stats.beam_bytes, self._config.beam_bytes
+        return GenerateReadings(self.scheduler.load(), pages, beams, self.generator.catalogues.status())
+
+
+def _warm(generator: Generator, config: Config) -> None:
+    """Generate for made-up prompts, so that no request pays for first times; nothing counts them.
+
+    Raises:
+        RelayError: the model gives scores that are not finite, or there is another error.
+    """
+    settings = config.generator
+    longest = min(settings.max_prompt_tokens, generator.decoder.config.max_positions // 2)
+    scheduler = GenerateScheduler(generator, settings)
+    try:
+        for tokens in sorted({min(tokens, longest) for tokens in _WARM_UP_TOKENS}):
+            request = GenerateRequest(
+                request_id=_WARM_UP, token_ids=[0] * max(tokens, 1), beam_width=settings.beam_width
+            )
+            limit_ms = settings.deadline_max_ms
+            scheduler.generate(Asked(request=request, tenant=_WARM_UP), limit_ms).result()
+    finally:
+        scheduler.close()
 
 
 def no_generator() -> HttpError:

@@ -17,9 +17,9 @@ from relaygr.core.errors import RelayError
 from relaygr.engine.generation.interface import Step, StepKind
 from relaygr.engine.generation.jobs import AnyJob
 from relaygr.engine.generation.scheduler import GenerateLoad
+from relaygr.engine.generation.seats import Generated
 from relaygr.generation.catalogue.versions import CatalogueStatus
 from relaygr.generation.errors import GenerateError
-from relaygr.generation.requests import GenerateResult
 from relaygr.serving.series import DIGITS, NO_MODEL, OTHER
 
 _SECONDS = (
@@ -79,7 +79,7 @@ class GenerateMetrics:
         self._latency = histogram("seconds", "From the queue to the answer")
         self._wave = histogram("group_requests", "Requests that run together", buckets=_ROWS)
         self._rows = histogram("group_rows", "Beams that run together", buckets=_ROWS)
-        self._tokens = histogram("prompt_tokens", "Tokens of a prompt", buckets=_TOKENS)
+        self._tokens = histogram("prompt_length_tokens", "Tokens of a prompt", buckets=_TOKENS)
         self._unique = histogram("unique_sids", "Distinct semantic ids of an answer", buckets=_ROWS)
         self._candidates = histogram(
             "candidates", "Candidates that the rounds of an answer chose from", buckets=_CANDIDATES
@@ -114,22 +114,22 @@ class GenerateMetrics:
 
     def ended(self, job: AnyJob, answer: object) -> None:
         model = self._model
-        if not isinstance(answer, GenerateResult):
+        if not isinstance(answer, Generated):
             self._encoded.labels(model).inc()
             return
-        found = answer.found
+        result, found = answer.result, answer.result.found
         self._requests.labels(model).inc()
         self._queue.labels(model).observe(max(job.started_s - job.queued_s, 0.0))
         self._prefill.labels(model).observe(max(job.prefilled_s - job.started_s, 0.0))
         self._latency.labels(model).observe(max(job.done_s - job.queued_s, 0.0))
-        self._tokens.labels(model).observe(answer.prompt_tokens)
-        self._prompt_tokens.labels(model, "cached").inc(answer.cached_tokens)
-        self._prompt_tokens.labels(model, "computed").inc(answer.prompt_tokens - answer.cached_tokens)
-        self._unknown.labels(model).inc(answer.unknown_items)
+        self._tokens.labels(model).observe(result.prompt_tokens)
+        self._prompt_tokens.labels(model, "cached").inc(result.cached_tokens)
+        self._prompt_tokens.labels(model, "computed").inc(result.prompt_tokens - result.cached_tokens)
+        self._unknown.labels(model).inc(result.unknown_items)
         self._unique.labels(model).observe(len({row.sid for row in found.rows}))
         self._candidates.labels(model).observe(sum(found.candidates))
-        self._kv.labels(model, "prompt").observe(answer.prompt_bytes)
-        self._kv.labels(model, "beams").observe(answer.beam_bytes)
+        self._kv.labels(model, "prompt").observe(answer.kv.shared)
+        self._kv.labels(model, "beams").observe(answer.kv.unshared)
         if found.underflow is not None:
             self._underflow.labels(model, found.underflow.value).inc()
 
