@@ -53,7 +53,7 @@ def save_generator(folder: Path, seed: int = 0) -> str:
 
 
 def generating(folder: Path, **changes: Any) -> Config:
-    """Settings of a service with ranker, generator and catalogue under `folder`, which are made if need be."""
+    """Settings of a service with ranker, decoder and catalogue under `folder`; made if they are not there."""
     ranker, decoder, catalogue = folder / "ranker", folder / "decoder", folder / "catalogue"
     if not ranker.exists():
         save_model(ranker)
