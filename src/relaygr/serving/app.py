@@ -136,7 +136,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", "/v1/prefix", prefix, "Have a user's history encoded ahead of ranking; answers at once.",
-        body=wire.PrefixBody, answer=wire.PrefixReply,
+        body=wire.PrefixBody, answer=wire.PrefixReply, errors=(404,),
     ),
     Operation(
         "POST", "/v1/events", events, "Append events of a user; durable when answered.",

@@ -174,13 +174,14 @@ class Service:
         limits = self.config.scheduler
         budget_ms = deadline_ms(body.deadline_ms, limits.prefix_deadline_ms, limits.deadline_max_ms)
         owner = owner_of(tenant, body.user)
+        desk = self.desk() if body.generate else None
         history, left_ms = await self._histories.in_time("prefix", owner, body.history, budget_ms)
         answer = self.scheduler.prefix(history, left_ms, body.candidates)
         self.metrics.signalled(answer)
         if answer.flight is not None:
             follow(answer.flight)
-        if body.generate:
-            self.desk().encode(tenant, history, left_ms)
+        if desk is not None:
+            desk.encode(tenant, history, left_ms)
         return answers.prefix_answer(body.user, answer, self.served.model, request_id)
 
     async def rank(
