@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,11 +43,11 @@ class Span:
 
 
 class Trace:
-    """Spans in the order in which they ended; any thread may add."""
+    """Spans in the order in which they ended, the newest `limit`; any thread may add."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, limit: int | None = None) -> None:
         self._clock = clock
-        self._spans: list[Span] = []
+        self._spans: deque[Span] = deque(maxlen=limit)
         self._lock = threading.Lock()
 
     @contextmanager
