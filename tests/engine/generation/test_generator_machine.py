@@ -63,15 +63,26 @@ class Lives(RuleBasedStateMachine):
         self.ends: dict[GenerateJob[Any], int] = {}
         self.faulty = False
 
-    @rule(kind=st.integers(0, len(KINDS) - 1), deadline_s=st.sampled_from([0.5, 3.0, 1000.0]))
-    def ask(self, kind: int, deadline_s: float) -> None:
+    @rule(
+        kinds=st.lists(st.integers(0, len(KINDS) - 1), min_size=1, max_size=5),
+        deadline_s=st.sampled_from([0.35, 3.0, 1000.0, 1000.0]),
+    )
+    def ask(self, kinds: list[int], deadline_s: float) -> None:
+        for kind in kinds:
+            self._ask(kind, deadline_s)
+
+    def _ask(self, kind: int, deadline_s: float) -> None:
         now = self.clock.now_s()
         job: GenerateJob[Any] = GenerateJob(self.backend.check(KINDS[kind]), now + deadline_s, now)
         job.add_done_callback(lambda _: self.ends.update({job: self.ends.get(job, 0) + 1}))
         self.line.put(job)
         self.jobs.append((job, kind))
 
-    @rule()
+    @rule(times=st.integers(1, 8))
+    def turns(self, times: int) -> None:
+        for _ in range(times):
+            self.turn()
+
     def turn(self) -> None:
         """What the executor does once."""
         for job in self.line.sweep():
@@ -87,6 +98,7 @@ class Lives(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self.jobs[data.draw(st.integers(0, len(self.jobs) - 1))][0].cancel()
 
+    @precondition(lambda self: self.wave.riders)
     @rule(what=st.sampled_from(["remember", "prefill", "step", "logits"]))
     def fault(self, what: str) -> None:
         """The next turn meets a model that fails once."""
@@ -161,8 +173,8 @@ class Lives(RuleBasedStateMachine):
 
 TestGeneratorLives = Lives.TestCase
 TestGeneratorLives.settings = settings(
-    max_examples=12,
-    stateful_step_count=25,
+    max_examples=20,
+    stateful_step_count=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
