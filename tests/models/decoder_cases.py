@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,7 +84,7 @@ def theirs(name: str, dtype: torch.dtype = torch.float32) -> Any:
     with torch.no_grad():
         for key, weight in sorted(model.named_parameters()):
             drawn = torch.randn(weight.shape, generator=generator)
-            scaled = 1 + drawn / 4 if "norm" in key else drawn / 8
+            scaled = 1 + drawn / 4 if "norm" in key else drawn / 10
             weight.copy_(scaled.to(dtype))
     return model
 
@@ -129,3 +132,12 @@ def prefilled(model: Decoder, tokens: Tensor, cuts: tuple[int, ...] = ()) -> tup
 def apart(got: Tensor, wanted: Tensor) -> float:
     """Largest difference, relative to the scale of the result."""
     return float((got.double() - wanted.double()).abs().max() / wanted.double().abs().max())
+
+
+def changed(source: Path, target: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of a folder with another configuration."""
+    shutil.copytree(source, target)
+    values = json.loads((target / "config.json").read_text())
+    edit(values)
+    (target / "config.json").write_text(json.dumps(values))
+    return target

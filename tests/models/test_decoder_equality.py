@@ -1,10 +1,12 @@
-"""The decoder equals the published implementation: whole prompts, chunks, appends, beams, and training rows."""
+"""The decoder equals the published implementation: whole prompts, chunks, appends, beams, training rows."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
-from decoder_cases import NAMES, apart, ours, pool, prefilled, prompt, store, their_logits
+from decoder_cases import NAMES, apart, ours, pool, prefilled, prompt, store, their_logits, theirs
 
 from relaygr.generation.ancestors import Ancestors
 from relaygr.kernels.reference.beams import ReferenceBeams
@@ -60,6 +62,20 @@ def test_beams_equal_a_forward_over_each_beams_own_sequence(name: str, dtype: to
         got = model.logits(model.step([rows]))
         assert apart(got, their_logits(name, sequences, dtype)[:, -1]) <= TOLERANCE[dtype]
     assert own.moved_bytes == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_width_is_no_less_exact_than_the_published_implementation(name: str) -> None:
+    narrow = copy.deepcopy(theirs(name, torch.bfloat16)).to(torch.bfloat16)
+    model = ours(name, torch.bfloat16)
+    mine, published = 0.0, 0.0
+    for seed in range(6):
+        tokens = prompt(60, seed)
+        wanted = their_logits(name, tokens, torch.bfloat16)[-1:]
+        with torch.no_grad():
+            published += apart(narrow(tokens[None]).logits[0, -1:], wanted)
+        mine += apart(model.logits(prefilled(model, tokens)[0]), wanted)
+    assert mine <= 1.1 * published
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -75,7 +75,7 @@ class Decoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the matrices and of keys and values; norms, logits and softmax are fp32."""
+        """Of the matrices and of keys and values; norms, sums over layers, softmax and logits are fp32."""
         return self.embed.weight.dtype
 
     @property
@@ -137,7 +137,7 @@ class Decoder(nn.Module):
         config = self.config
         once = self.rope.run(0, length, self.device)
         rotation = Rotation(once.cos.repeat(batch, 1, 1), once.sin.repeat(batch, 1, 1))
-        x: Tensor = self.embed(tokens.flatten())
+        x = self._embedded([tokens.flatten()])
         for layer in self.layers:
             q, k, v = (
                 part.reshape(batch, length, -1, config.head_dim).transpose(1, 2)
@@ -195,7 +195,8 @@ class Decoder(nn.Module):
             self._causal_last(len(early), row, q[i : i + 1], k[at], v[at])
             for i, (row, at) in enumerate(zip(rows, spans, strict=True))
         ]
-        return self._normed(final.finish(x[last], _joined(attended), alone))
+        out: Tensor = self.norm(final.finish(x[last], _joined(attended), alone))
+        return out
 
     def _beams(self, rows: Sequence[BeamRows]) -> Tensor:
         linear, spans = self._linear(), _spans([len(row.tokens) for row in rows])
@@ -212,7 +213,8 @@ class Decoder(nn.Module):
                 own = row.own.keys(i), row.own.values(i)
                 attended.append(self.kernel.beams(q[at], shared, row.prompt_tokens, *own, row.anc, self.mode))
             x = layer.finish(x, _joined(attended), linear)
-        return self._normed(x)
+        out: Tensor = self.norm(x)
+        return out
 
     def _causal(self, layer: int, row: PromptRow, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         row.store.write(layer, row.cached, k, v)
@@ -227,12 +229,12 @@ class Decoder(nn.Module):
         return self.kernel.beams(q, shared, before, k[None, -1:], v[None, -1:], anc, "split")
 
     def _embedded(self, tokens: Sequence[Tensor]) -> Tensor:
-        return F.embedding(_joined(tokens), self.embed.weight)
+        """Rows of the table, as fp32 or wider: what the layers add up is not rounded on its way."""
+        return _wide(F.embedding(_joined(tokens), self.embed.weight))
 
-    def _normed(self, x: Tensor) -> Tensor:
-        """The final norm, left in fp32 for the head."""
-        out: Tensor = self.norm(x if x.dtype == torch.float64 else x.float())
-        return out
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

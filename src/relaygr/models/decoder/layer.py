@@ -25,13 +25,14 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor, linear: Linear, outputs: slice | None = None) -> Tensor:
         """x [rows, in] -> [rows, out], or only the given outputs."""
+        x = x.to(self.weight.dtype)
         if outputs is None:
             return linear(x, self.weight, self.bias)
         return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 class DecoderLayer(nn.Module):
-    """Weights of one layer; rows [n, D] in, queries [n, Hq, d], keys and values [n, Hkv, d] between."""
+    """Weights of one layer; rows [n, D] in fp32, queries [n, Hq, d], keys and values [n, Hkv, d] between."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
