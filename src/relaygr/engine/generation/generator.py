@@ -38,7 +38,6 @@ log = logging.getLogger("relaygr.engine")
 
 _MIN_LEASE_S = 60.0
 _PIECE = 128
-_SPANS = 4096  # of the newest steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class Generator:
             whole,
         )
         self._worker = ThreadPoolExecutor(1, "relaygr-prepare") if overlap else None
-        self.trace = trace or Trace(self._clock, _SPANS)
+        self.trace = trace or Trace(self._clock)
         self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, self.trace)
         # Around books, pages and pools; what only computes with what is held needs none.
         self._lock = threading.RLock()
