@@ -15,6 +15,7 @@ from relaygr.generation.catalogue.check import find_fault
 from relaygr.generation.catalogue.describe import describe_index
 from relaygr.generation.catalogue.errors import Reject, RowError
 from relaygr.generation.catalogue.header import arrays_of
+from relaygr.generation.catalogue.names import Names
 from relaygr.generation.catalogue.rows import Rows
 
 KINDS = [
@@ -259,6 +260,22 @@ def test_damaged_indexes_are_seen() -> None:
         replace(sound, order=changed(sound.order, 0, int(sound.order[1]))),
         replace(sound, hidden_codes=changed(sound.hidden_codes, (0, 1), 2)),
     ]
+    texts = build([Row("é", (0, 0)), Row("é日", (1, 0))], (3, 2)).index
+    assert texts.names is not None
+    offsets, blob = texts.names.offsets, texts.names.blob
+    bad += [
+        replace(texts, names=names)
+        for names in (
+            Names(changed(offsets, 0, 1), blob),
+            Names(changed(offsets, 1, 1), blob),
+            Names(changed(offsets, 1, 0), blob),
+            Names(offsets, changed(blob, 3, 0x80)),
+            Names(offsets, changed(blob, 1, 0xAA)),
+            Names(changed(offsets, 2, 9), blob),
+            Names(offsets[:2], blob[:2]),
+        )
+    ]
     assert find_fault(sound) is None
+    assert find_fault(texts) is None
     for index in bad:
         assert find_fault(index) is not None

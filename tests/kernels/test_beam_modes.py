@@ -15,10 +15,14 @@ SHAPE = BeamShape(heads=4, kv_heads=2, dim=8, depth=2, dtype="float32", threads=
 TABLE = ModeTable(
     SHAPE,
     (
+        ModeCell(8, 1024, split_ms=1.0, joint_ms=3.0),
         ModeCell(8, 16, split_ms=2.0, joint_ms=1.0),
         ModeCell(8, 256, split_ms=1.0, joint_ms=2.0),
-        ModeCell(8, 1024, split_ms=1.0, joint_ms=3.0),
-        ModeCell(512, 16, split_ms=1.0, joint_ms=0.95),
+        ModeCell(64, 16, split_ms=1.0, joint_ms=0.97),
+        ModeCell(64, 1024, split_ms=1.0, joint_ms=0.97),
+        ModeCell(512, 16, split_ms=3.0, joint_ms=1.0),
+        ModeCell(512, 64, split_ms=3.0, joint_ms=1.0),
+        ModeCell(512, 256, split_ms=1.0, joint_ms=2.0),
         ModeCell(512, 1024, split_ms=3.0, joint_ms=1.0),
     ),
 )
@@ -26,7 +30,7 @@ TABLE = ModeTable(
 
 @pytest.mark.parametrize(
     ("width", "tokens", "mode"),
-    [(1, 1, "joint"), (8, 60, "joint"), (8, 70, "split"), (60, 5000, "split"), (70, 5000, "joint")],
+    [(1, 1, "joint"), (8, 60, "joint"), (8, 70, "split"), (20, 5000, "split"), (999, 5000, "joint")],
 )
 def test_the_nearest_cell_decides(width: int, tokens: int, mode: str) -> None:
     assert TABLE.decide(width, tokens) == mode
@@ -34,12 +38,15 @@ def test_the_nearest_cell_decides(width: int, tokens: int, mode: str) -> None:
 
 def test_split_is_taken_unless_joint_is_clearly_faster() -> None:
     """A noisy measurement must not change which bits a server answers with."""
-    assert TABLE.decide(512, 16) == "split"
+    assert TABLE.decide(64, 16) == "split"
+    assert TABLE.crossover(64) == 16
 
 
-def test_the_crossover_is_where_split_wins_from_then_on() -> None:
+def test_the_crossover_is_where_the_cells_lose_least() -> None:
     assert TABLE.crossover(8) == 256
     assert TABLE.crossover(512) is None
+    assert TABLE.decide(512, 256) == "joint"  # one cell against three
+    assert TABLE.widths == (8, 64, 512)
 
 
 def test_a_table_needs_a_cell() -> None:

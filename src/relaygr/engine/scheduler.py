@@ -79,7 +79,7 @@ class Scheduler:
             turns: shared with whatever else computes in the process.
         """
         self.config = config or SchedulerConfig()
-        self._relay, self._chores, self._turns = relay, chores, turns
+        self._relay, self._chores = relay, chores
         self._engine, self._observer, self._cost = engine, observer, cost
         self._clock = clock or MonotonicClock()
         self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
@@ -90,7 +90,7 @@ class Scheduler:
         self._turn: Turn | None = None
         self._timer = DeadlineTimer(self._clock)
         self._worker = Worker(
-            self._clock, self._chunk, fit, observer, relay, chores, land=self._land, back=self._back
+            self._clock, self._chunk, fit, observer, relay, chores, turns, land=self._land, back=self._back
         )
         self._thread = threading.Thread(target=self._run, name="relaygr-executor", daemon=True)
         self._thread.start()
@@ -327,12 +327,7 @@ class Scheduler:
             idle = not batch and flight is None and self._stage == "open"
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
-            work = self._worker.idle if idle else self._worker.work
-            if self._turns is None:
-                work(turn)
-            else:
-                with self._turns.turn(ranking=bool(batch)):
-                    work(turn)
+            self._worker.run(turn, idle)
         finally:
             with self._change:
                 self._turn = None

@@ -111,7 +111,12 @@ class Generator:
         self.layout = layout = decoder.config.kv_layout(decoder.dtype, settings.page_tokens)
         lease_s = max(settings.deadline_max_ms / 1000, _MIN_LEASE_S)
         below = msgspec.structs.replace(
-            host, host_bytes=settings.host_bytes, disk_bytes=0, disk_path="", snapshot_path=""
+            host,
+            host_bytes=settings.host_bytes,
+            copy_threads=0,  # copies are made at admission, before anything is computed
+            disk_bytes=0,
+            disk_path="",
+            snapshot_path="",
         )
         cost = decoder_cost(decoder.config)
         # Cuts lie at the same tokens of a prompt whoever it runs with: bits depend on the rows of a product.
@@ -133,8 +138,8 @@ class Generator:
             whole,
         )
         self._worker = ThreadPoolExecutor(1, "relaygr-prepare") if overlap else None
-        self.trace = trace
-        self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, trace)
+        self.trace = trace or Trace(self._clock)
+        self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, self.trace)
         # Around books, pages and pools; what only computes with what is held needs none.
         self._lock = threading.RLock()
         self._seats = self._scratch = self._prompt_tokens = self._cached = self._loaded = 0

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaygr.core.errors import RequestError
-from relaygr.core.ids import check_name
+from relaygr.core.ids import MAX_NAME_BYTES, check_name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,15 +58,25 @@ def make_names(texts: Sequence[str]) -> tuple[Names, npt.NDArray[np.int64]]:
     Raises:
         RequestError: a string is empty, too long, holds NUL or is no Unicode; `field` is its index.
     """
-    raws: list[bytes] = []
-    for index, text in enumerate(texts):
-        try:
-            raws.append(check_name("item_id", text).encode("utf-8"))
-        except RequestError as error:
-            raise RequestError(str(index), error.reason) from error
+    try:
+        raws = [text.encode("utf-8") for text in texts]
+        lengths = list(map(len, raws))
+        sound = min(lengths) > 0 and max(lengths) <= MAX_NAME_BYTES and b"\x00" not in b"".join(raws)
+    except (AttributeError, UnicodeEncodeError):
+        sound = False
+    if not sound:
+        _find_bad(texts)
     table = sorted(set(raws))
     rank = {raw: row for row, raw in enumerate(table)}
     offsets = np.zeros(len(table) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, table), np.int64, len(table)), out=offsets[1:])
     blob = np.frombuffer(b"".join(table), np.uint8)
     return Names(offsets, blob), np.fromiter((rank[raw] for raw in raws), np.int64, len(raws))
+
+
+def _find_bad(texts: Sequence[str]) -> None:
+    for index, text in enumerate(texts):
+        try:
+            check_name("item_id", text)
+        except RequestError as error:
+            raise RequestError(str(index), error.reason) from error

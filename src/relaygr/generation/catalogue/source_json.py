@@ -146,6 +146,12 @@ class _Codes:
             if not codes:
                 raise SourceError(str(self._path), place, field, "0 codes, limit at least 1", Reject.DEPTH)
             self._levels = len(codes)
+        try:
+            if set(map(type, codes)) == {int}:
+                self._flat.extend(codes)
+                return
+        except OverflowError:
+            pass  # one of those below
         for level, code in enumerate(codes, start=1):
             if type(code) is not int:
                 detail = f"level {level}: {str(code)[:64]!r}, expected a whole number"
@@ -153,7 +159,6 @@ class _Codes:
             if not INT64_MIN <= code <= INT64_MAX:
                 detail = f"level {level}: code {str(code)[:64]} is beyond 64 bits"
                 raise SourceError(str(self._path), place, field, detail, Reject.RANGE)
-        self._flat.extend(codes)
 
     def taken(self) -> Any:
         if self._levels is None:

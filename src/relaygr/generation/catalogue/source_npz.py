@@ -23,10 +23,10 @@ def read_npz(path: Path, options: ReadOptions) -> Source:
     Raises:
         SourceError: it is no such file, or an array is missing.
     """
+    if path.is_file() and not zipfile.is_zipfile(path):
+        raise SourceError(str(path), "", "", "is not an .npz of arrays")
     try:
         with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise SourceError(str(path), "", "", "is one array, expected an .npz of several")
             arrays = {name: file[name] for name in _wanted(path, file.files, options)}
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(str(path), "", "", f"is not an .npz of arrays: {error}") from error

@@ -142,26 +142,11 @@ class Catalogues:
         Raises:
             RelayError: why it is not served; the old one goes on, and `status` tells the error.
         """
-        with self._loading:
-            try:
-                catalogue = open_catalogue(folder, mapped=self.settings.mapped)
-                return self._install(catalogue, allow_shrink)
-            except RelayError as error:
-                self._failed(str(error))
-                raise
-            # A check may be anybody's code. Whatever it raises is a failed load, and told as one.
-            except Exception as error:
-                self._failed(f"{type(error).__name__}: {error}")
-                raise
+        return self._attempt(lambda: open_catalogue(folder, mapped=self.settings.mapped), allow_shrink)
 
     def install(self, catalogue: Catalogue, *, allow_shrink: bool = False) -> CatalogVersion:
         """As `load`, for a catalogue in memory."""
-        with self._loading:
-            try:
-                return self._install(catalogue, allow_shrink)
-            except Exception as error:
-                self._failed(str(error))
-                raise
+        return self._attempt(lambda: catalogue, allow_shrink)
 
     def rollback(self) -> CatalogVersion:
         """Serve the version before this one again; this one goes when nobody pins it any more.
@@ -222,6 +207,18 @@ class Catalogues:
                 failures=tally.failures,
                 error=tally.error,
             )
+
+    def _attempt(self, find: Callable[[], Catalogue], allow_shrink: bool) -> CatalogVersion:
+        with self._loading:
+            try:
+                return self._install(find(), allow_shrink)
+            # A check may be anybody's code. Whatever it raises is a failed load, and told as one.
+            except Exception as error:
+                known = isinstance(error, RelayError)
+                with self._lock:
+                    self._tally.failures += 1
+                    self._tally.error = str(error) if known else f"{type(error).__name__}: {error}"
+                raise
 
     def _install(self, catalogue: Catalogue, allow_shrink: bool) -> CatalogVersion:
         with self._lock:
@@ -285,8 +282,3 @@ class Catalogues:
     def _forget(self, gone: Sequence[CatalogVersion]) -> None:
         for one in gone:
             self.named.forget_version(one.number)
-
-    def _failed(self, error: str) -> None:
-        with self._lock:
-            self._tally.failures += 1
-            self._tally.error = error

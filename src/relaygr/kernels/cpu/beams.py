@@ -101,16 +101,17 @@ class CpuBeams(BeamKernel):
         return out.to(q.dtype).reshape(width, heads, dim)
 
     def _split(self, q: Tensor, keys: Tensor, values: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
+        """Prompt and own part apart. An own slot is a part of one key: its score is its log-sum-exp."""
         width, _, group, _ = q.shape
-        scores = _own_scores(q, own_k)
-        weights = scores.softmax(1)
-        own = _own_sum(weights, own_v), scores.logsumexp(1)  # [W, Hkv, g, d], [W, Hkv, g]
+        parts = _own_scores(q, own_k)  # [W, t, Hkv, g]
         if not keys.shape[1]:
-            return own[0]
+            return _own_sum(parts.softmax(1), own_v)
         block = q.transpose(0, 1).flatten(1, 2)[None]  # [1, Hkv, W * g, d]
         out, lse = self.route.attend(block, keys[None], values[None])
         out, lse = (x.view(-1, width, group, *x.shape[3:]).transpose(0, 1) for x in (out, lse))
-        return merge_parts(out, lse, *own)[0]
+        # The softmax over log-sum-exps is what merging t + 1 parts one by one multiplies up to.
+        weights = torch.cat([lse[:, None], parts], dim=1).softmax(1)  # [W, 1 + t, Hkv, g]
+        return _own_sum(weights[:, 1:], own_v).addcmul_(weights[:, 0, :, :, None], out)
 
     def _replicate(self, q: Tensor, keys: Tensor, values: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
         """Each beam against a prompt copy of its own, as a decoder without sharing has to do it."""
