@@ -29,6 +29,7 @@ from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.versions import Catalogues
 from relaygr.generation.errors import KvBudgetError
 from relaygr.generation.rounds import Rounds
+from relaygr.generation.search import Search
 from relaygr.generation.trace import Trace
 from relaygr.memory.beams import BeamPool
 from relaygr.models.decoder.decoder import Decoder
@@ -87,6 +88,7 @@ class Generator:
         host: how prompts lie in host memory; `config.host_bytes` says how many.
         vocabulary: how codes and texts become tokens, where catalogues do not say so.
         overlap: prepare rounds on a thread of its own while the model computes.
+        kind: how rounds are searched; others than the default are for comparison.
 
     Raises:
         ConfigError: memory that cannot be had, or is less than a page.
@@ -104,6 +106,7 @@ class Generator:
         vocabulary: Vocabulary | None = None,
         overlap: bool = True,
         trace: Trace | None = None,
+        kind: type[Search[GenerateSeat]] = Search,
     ) -> None:
         self.config = settings = config or GeneratorConfig()
         self.decoder, self.model_fp, self.catalogues = decoder, model_fp, catalogues
@@ -138,7 +141,7 @@ class Generator:
             whole,
         )
         self._worker = ThreadPoolExecutor(1, "relaygr-prepare") if overlap else None
-        self.trace = trace or Trace(self._clock)
+        self.trace, self._kind = trace or Trace(self._clock), kind
         self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, self.trace)
         # Around books, pages and pools; what only computes with what is held needs none.
         self._lock = threading.RLock()
@@ -194,7 +197,7 @@ class Generator:
             self._prompt_tokens += ask.tokens
             self._cached += prompt.cached
             self._loaded += prompt.loaded
-        return GenerateSeat(ask, prompt, beams, self.model_fp.hex(), self._give_back)
+        return GenerateSeat(ask, prompt, beams, self.model_fp.hex(), self._give_back, self._kind)
 
     @torch.inference_mode()
     def prefill(self, seats: Sequence[GenerateSeat]) -> Step:

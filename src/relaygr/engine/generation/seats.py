@@ -52,6 +52,7 @@ class GenerateSeat:
         beams: BeamKv | None,
         model_version: str,
         give_back: Callable[[GenerateSeat], None],
+        kind: type[Search[GenerateSeat]] = Search,
     ) -> None:
         assert ask.plan is not None
         assert ask.pinned is not None
@@ -63,7 +64,7 @@ class GenerateSeat:
         self._open = True
         self.kv = KvUse(prompt.nbytes, 0 if beams is None else beams.nbytes, ask.use.index, ask.use.scratch)
         self._tokens = torch.from_numpy(ask.prompt.tokens.copy())
-        self.search: Search[GenerateSeat] = Search(ask.plan, self, self._ended)
+        self.search = kind(ask.plan, self, self._ended)
 
     @property
     def left(self) -> int:

@@ -1,4 +1,4 @@
-"""`bench beams` on small steps: the report can be read back and adds up."""
+"""`bench beam-modes` on small steps: the report can be read back and adds up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from relaygr.bench.beams import BeamsCell, BeamsReport, BeamsSpec
+from relaygr.bench.beam_modes import BeamsCell, BeamsReport, BeamsSpec
 from relaygr.cli.main import main
 from relaygr.core.errors import ConfigError
 from relaygr.kernels import beam_select
