@@ -19,8 +19,8 @@ _FIRST_ROWS = 4096
 def frequencies(rope: RopeConfig, dim: int) -> Tensor:
     """Angle per position of each pair, float32 [dim / 2].
 
-    In fp32 from the start, and angles too: far out that moves fast pairs by some 1e-4, and every published model
-    was trained with it.
+    In fp32 from the start, and angles too: far out that moves fast pairs by some 1e-4, and every model
+    that was published was trained with it.
     """
     plain = 1.0 / rope.theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
     if rope.kind == "default":
