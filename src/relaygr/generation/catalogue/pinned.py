@@ -27,7 +27,7 @@ class CatalogVersion:
         self.n_items, self.n_sids = catalogue.index.n_items, catalogue.index.n_sids
         self.as_of_s = catalogue.header.as_of_s
         self._catalogue: Catalogue | None = catalogue
-        # Belong to `Catalogues`, which changes them under its lock. The filter is that of all requests without
+        # Belong to `Catalogues`, which changes them under its lock. The filter is that of requests without
         # one of their own, so that what it finds out about withdrawn items is found out once.
         self.pins = 0
         self.default: DenyFilter | None = DenyFilter(catalogue.index, withdrawn)
