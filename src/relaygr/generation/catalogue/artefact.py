@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,11 @@ MAX_HEADER_BYTES = 256 << 20  # tables of tokens stand in it
 _OURS = re.compile(
     r"catalog\.json|(codes_\d+|ptr_\d+|flag_\d+|item_ptr|items|by_id|order|hidden_(items|codes)"
     r"|names_(offsets|blob))\.npy"
+)
+_MAGIC, _LENGTH = b"\x93NUMPY\x01\x00", struct.Struct("<H")
+_ARRAY = re.compile(
+    rb"\{'descr': '(<[iu][248]|\|[iu]1)', 'fortran_order': False, "
+    rb"'shape': \(((?:\d{1,18}, ?)*\d{0,18})\), \} *\n"
 )
 
 
@@ -203,12 +209,12 @@ def _read(path: Path, form: Form, mapped: bool) -> Array:
 
 
 def _form(stream: BinaryIO, path: Path) -> Form:
-    try:
-        if np.lib.format.read_magic(stream) != (1, 0):
-            raise ArtefactError(str(path), "is not an array of version 1.0")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-    except (ValueError, EOFError, SyntaxError, UnicodeDecodeError) as error:
-        raise ArtefactError(str(path), f"is not an array: {error}") from error
-    if fortran and len(shape) > 1:
-        raise ArtefactError(str(path), "is stored column by column")
-    return dtype, shape
+    """Type and shape in front of an array. numpy's own reader hands damaged text to Python's parser."""
+    start = stream.read(len(_MAGIC) + _LENGTH.size)
+    if len(start) < len(_MAGIC) + _LENGTH.size or not start.startswith(_MAGIC):
+        raise ArtefactError(str(path), "is not an array of numpy, version 1.0")
+    (length,) = _LENGTH.unpack(start[len(_MAGIC) :])
+    found = _ARRAY.fullmatch(stream.read(length))
+    if found is None:
+        raise ArtefactError(str(path), "is not an array of whole numbers, row by row")
+    return np.dtype(found[1].decode()), tuple(int(one) for one in found[2].split(b",") if one.strip())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,13 +71,14 @@ def _strings(names: Names, rows: tuple[Int64s, ...]) -> Iterator[str]:
     for one in rows:
         if len(one) and (int(one.min()) < 0 or int(one.max()) >= len(names)):
             yield f"items: row {int(one.max())} of the strings, limit {len(names) - 1}"
-    before = b""
-    for row in range(len(names)):
-        raw = names[row]
-        if raw <= before:
-            yield f"names: string {row} is not above the one before it"
-        try:
-            raw.decode("utf-8")
-        except UnicodeDecodeError:
-            yield f"names: string {row} is not UTF-8"
-        before = raw
+    starts = names.blob[offsets[:-1]]
+    try:
+        names.blob.tobytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        yield f"names_blob: byte {error.start} is not UTF-8"
+    if bool(((starts & 0xC0) == 0x80).any()):
+        yield "names_offsets: one is inside a character"
+    whole, ends = names.blob.tobytes(), offsets.tolist()
+    raws = [whole[low:high] for low, high in pairwise(ends)]
+    if not all(map(operator.lt, raws, raws[1:])):
+        yield "names: not ascending"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
 from relaygr.generation.catalogue.tokens import SidTokenMap, Tokenizer
@@ -39,7 +41,7 @@ def expect_tokens(
         if expected is None:
             return
         for level, (ours, theirs) in enumerate(zip(expected.tables, found.tables, strict=True), start=1):
-            if ours.tolist() != theirs.tolist():
+            if not np.array_equal(ours, theirs):
                 raise LoadError(f"level {level}: other tokens than the model's")
 
     return check

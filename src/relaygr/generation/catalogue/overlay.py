@@ -13,8 +13,8 @@ from relaygr.generation.catalogue.index import CatalogueIndex, Int32s, ItemId
 class Overlay:
     """Which items were withdrawn, and when. Not thread-safe.
 
-    An item is denied in catalogues whose data is not newer than its withdrawal, so that going back to an older
-    catalogue brings back what was withdrawn from it.
+    An item is denied in catalogues whose data is not newer than its withdrawal, so that going back to an
+    older catalogue brings back what was withdrawn from it.
     """
 
     def __init__(self, limit: int) -> None:

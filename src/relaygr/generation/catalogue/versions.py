@@ -11,76 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from relaygr.core.errors import ConfigError, RelayError
-from relaygr.core.units import MIB
+from relaygr.core.errors import RelayError
 from relaygr.generation.catalogue.artefact import Catalogue, open_catalogue
 from relaygr.generation.catalogue.errors import LoadError, UnavailableError
+from relaygr.generation.catalogue.filters import DenyFilter
 from relaygr.generation.catalogue.index import ItemId
 from relaygr.generation.catalogue.named import NamedFilters
 from relaygr.generation.catalogue.overlay import Overlay
 from relaygr.generation.catalogue.pinned import CatalogVersion, PinnedCatalogue
+from relaygr.generation.catalogue.settings import CatalogueSettings, CatalogueStatus
 
 # Raises CatalogueError, or any other RelayError, when a catalogue must not be served.
 Check = Callable[[Catalogue], None]
 # Clocks of two machines differ; data from further in the future would silence withdrawals.
 _CLOCK_SLACK_S = 300.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueSettings:
-    """How versions are kept.
-
-    Attributes:
-        keep_versions: the serving one and those to go back to.
-        min_share: least items and semantic ids of a new version, as a share of the serving one's.
-        overlay_limit: most withdrawn items.
-        mapped: map arrays of files instead of reading them, see `open_catalogue`.
-        filter_bytes: what named filters may remember.
-    """
-
-    keep_versions: int = 2
-    min_share: float = 0.5
-    overlay_limit: int = 100_000
-    mapped: bool = False
-    filter_bytes: int = 256 * MIB
-
-    def __post_init__(self) -> None:
-        if self.keep_versions < 1:
-            raise ConfigError("keep_versions", f"{self.keep_versions}, limit at least 1")
-        if not 0 <= self.min_share <= 1:
-            raise ConfigError("min_share", f"{self.min_share}, limit 0 to 1")
-        if self.overlay_limit < 0:
-            raise ConfigError("overlay_limit", f"{self.overlay_limit}, limit at least 0")
-        if self.filter_bytes < 0:
-            raise ConfigError("filter_bytes", f"{self.filter_bytes}, limit at least 0")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogueStatus:
-    """What is served and what became of the last load.
-
-    Attributes:
-        serving: its label, None before the first load; number: of the version.
-        as_of_s: of its data; since_s: when it began to be served; Unix seconds.
-        kept: labels one may go back to, oldest first, the serving one last.
-        retired: labels of versions that are only there for the requests that pinned them.
-        pins: requests that hold a version.
-        withdrawn: items in the overlay.
-        loads: versions that were installed; failures: loads that failed.
-        error: why the last load failed, None if it did not.
-    """
-
-    serving: str | None
-    number: int
-    as_of_s: float
-    since_s: float
-    kept: tuple[str, ...]
-    retired: tuple[str, ...]
-    pins: int
-    withdrawn: int
-    loads: int
-    failures: int
-    error: str | None
 
 
 @dataclass(slots=True)
@@ -113,8 +57,8 @@ class Catalogues:
         self.settings = settings or CatalogueSettings()
         self.named = named if named is not None else NamedFilters(self.settings.filter_bytes)
         self._checks, self._now_s = tuple(checks), now_s
-        # Taken in this order. `_loading` is held for a whole load, `_changing` while what is served or withdrawn
-        # changes, `_lock` for a few assignments; a request takes only the last.
+        # Taken in this order. `_loading` is held for a whole load, `_changing` while what is served or
+        # withdrawn changes, `_lock` for a few assignments; a request takes only the last.
         self._loading, self._changing, self._lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._kept: list[CatalogVersion] = []  # the serving one last
         self._overlay = Overlay(self.settings.overlay_limit)
@@ -142,26 +86,11 @@ class Catalogues:
         Raises:
             RelayError: why it is not served; the old one goes on, and `status` tells the error.
         """
-        with self._loading:
-            try:
-                catalogue = open_catalogue(folder, mapped=self.settings.mapped)
-                return self._install(catalogue, allow_shrink)
-            except RelayError as error:
-                self._failed(str(error))
-                raise
-            # A check may be anybody's code. Whatever it raises is a failed load, and told as one.
-            except Exception as error:
-                self._failed(f"{type(error).__name__}: {error}")
-                raise
+        return self._attempt(lambda: open_catalogue(folder, mapped=self.settings.mapped), allow_shrink)
 
     def install(self, catalogue: Catalogue, *, allow_shrink: bool = False) -> CatalogVersion:
         """As `load`, for a catalogue in memory."""
-        with self._loading:
-            try:
-                return self._install(catalogue, allow_shrink)
-            except Exception as error:
-                self._failed(str(error))
-                raise
+        return self._attempt(lambda: catalogue, allow_shrink)
 
     def rollback(self) -> CatalogVersion:
         """Serve the version before this one again; this one goes when nobody pins it any more.
@@ -223,6 +152,18 @@ class Catalogues:
                 error=tally.error,
             )
 
+    def _attempt(self, find: Callable[[], Catalogue], allow_shrink: bool) -> CatalogVersion:
+        with self._loading:
+            try:
+                return self._install(find(), allow_shrink)
+            # A check may be anybody's code. Whatever it raises is a failed load, and told as one.
+            except Exception as error:
+                known = isinstance(error, RelayError)
+                with self._lock:
+                    self._tally.failures += 1
+                    self._tally.error = str(error) if known else f"{type(error).__name__}: {error}"
+                raise
+
     def _install(self, catalogue: Catalogue, allow_shrink: bool) -> CatalogVersion:
         with self._lock:
             serving = self._kept[-1] if self._kept else None
@@ -266,7 +207,7 @@ class Catalogues:
         for version in self._kept:
             withdrawn = self._overlay.positions(version.catalogue.index, version.as_of_s)
             with self._lock:
-                version.withdrawn = withdrawn
+                version.default = DenyFilter(version.catalogue.index, withdrawn)
 
     def _release(self, version: CatalogVersion) -> None:
         with self._lock:
@@ -285,8 +226,3 @@ class Catalogues:
     def _forget(self, gone: Sequence[CatalogVersion]) -> None:
         for one in gone:
             self.named.forget_version(one.number)
-
-    def _failed(self, error: str) -> None:
-        with self._lock:
-            self._tally.failures += 1
-            self._tally.error = error
