@@ -34,8 +34,8 @@ def storage_order(parents: Tensor) -> StorageOrder:
 def compact(rows: Tensor, parents: Sequence[int]) -> int:
     """Make row i what row parents[i] was, in place and without scratch memory.
 
-    Correct because the map is monotone: the first pass, upwards, writes only rows whose old content no later
-    row needs from above, the second, downwards, the rest.
+    First the rows that come from above, upwards, then those from below, downwards. A row that the first pass
+    overwrites is needed by no later one: p(r) > r and n > r give p(n) >= p(r) > r.
 
     Args:
         rows: [R, ...], beam-major; R at least both the old and the new number of beams.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +21,7 @@ log = logging.getLogger("relaygr.kernels")
 
 WIDTHS = (8, 64, 256, 1024)
 PROMPTS = (16, 64, 128, 256, 512, 1024)
+BUDGET_S = 2.0  # a quiet machine needs half a second; on a busy one, start-up must not hang here
 LARGEST_PAIRS = 1 << 19  # beams x prompt tokens of a measured cell; beyond lies what its neighbour says
 _REPEATS = 5
 _PROBE_ROWS, _PROBE_TOKENS = 256, 1024
@@ -55,6 +56,8 @@ def choose_beams(
     depth: int = 2,
     widths: Sequence[int] = WIDTHS,
     prompts: Sequence[int] = PROMPTS,
+    budget_s: float = BUDGET_S,
+    bitwise: bool = True,
 ) -> BeamChoice:
     """Pick and measure the back-end for one model shape, at the process's thread count.
 
@@ -62,6 +65,8 @@ def choose_beams(
         kernel: "auto" or "cpu" for the blocked kernel, "reference" for the obvious one.
         depth: slots a beam owns in the measured steps, T of most requests.
         widths, prompts: the measured cells; their cross product up to `LARGEST_PAIRS`.
+        budget_s: seconds after which no further cell is begun.
+        bitwise: fixed tiles of prompt rows (see `CpuBeams`).
 
     Raises:
         ConfigError: an unknown name.
@@ -84,28 +89,37 @@ def choose_beams(
         raise BackendError(f"no route computes beams in {dtype} within tolerance on this machine")
     best, chosen = min(probes, key=lambda p: p[0].best_ms)
     shape = BeamShape(heads, kv_heads, dim, depth, str(dtype).removeprefix("torch."), torch.get_num_threads())
-    table = measure_modes(CpuBeams(chosen), shape, dtype, widths, prompts)
+    table = measure_modes(CpuBeams(chosen), shape, dtype, widths, prompts, budget_s)
     measured = ", ".join(f"{probe.route} {probe.best_ms:.2f} ms" for probe, _ in probes)
-    ends = ", ".join(f"W {w}: {_told(table.crossover(w))}" for w in sorted({c.width for c in table.cells}))
+    ends = ", ".join(f"W {w}: {_told(table.crossover(w))}" for w in table.widths)
     reason = f"route {best.route}: fastest of {measured}; split from P on: {ends}"
     log.info("beam kernel cpu for %s: %s", shape, reason)
-    return BeamChoice(CpuBeams(chosen, table), reason, tuple(probe for probe, _ in probes), table)
+    return BeamChoice(CpuBeams(chosen, table, bitwise), reason, tuple(probe for probe, _ in probes), table)
 
 
 def measure_modes(
-    kernel: BeamKernel, shape: BeamShape, dtype: torch.dtype, widths: Sequence[int], prompts: Sequence[int]
+    kernel: BeamKernel,
+    shape: BeamShape,
+    dtype: torch.dtype,
+    widths: Sequence[int],
+    prompts: Sequence[int],
+    budget_s: float = BUDGET_S,
 ) -> ModeTable:
     """Time one layer's step of every cell in both modes, in turn, and keep the best of each.
 
-    Raises: ValueError if no cell is left.
+    The small cells come first: where the budget ends early, large steps go by their nearest neighbour.
+
+    Raises: ValueError if no cell is asked for.
     """
-    cells = []
-    for width in sorted(set(widths)):
-        for tokens in sorted(set(prompts)):
-            if width * tokens > LARGEST_PAIRS:
-                continue
-            times = time_modes(kernel, shape, dtype, width, tokens, ("split", "joint"), _REPEATS)
-            cells.append(ModeCell(width, tokens, *times))
+    pairs = {(w, p) for w in widths for p in prompts if w * p <= LARGEST_PAIRS}
+    deadline = time.perf_counter() + budget_s
+    cells: list[ModeCell] = []
+    for width, tokens in sorted(pairs, key=lambda pair: (pair[0] * pair[1], pair)):
+        if cells and time.perf_counter() >= deadline:
+            log.warning("%d of %d beam modes measured in %.1f s", len(cells), len(pairs), budget_s)
+            break
+        times = time_modes(kernel, shape, dtype, width, tokens, ("split", "joint"), _REPEATS)
+        cells.append(ModeCell(width, tokens, *times))
     return ModeTable(shape, tuple(cells))
 
 
@@ -119,7 +133,11 @@ def time_modes(
     modes: Sequence[Mode],
     repeats: int,
 ) -> tuple[float, ...]:
-    """Best milliseconds of one layer's step in each mode; the modes take turns, so that drift hits all."""
+    """Best milliseconds of one layer's step in each mode; the modes take turns, so that drift hits all.
+
+    With one thread it is processor time, which other processes hardly disturb.
+    """
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     g = torch.Generator().manual_seed(0)
 
     def draw(*size: int) -> torch.Tensor:
@@ -135,10 +153,10 @@ def time_modes(
     best = [float("inf")] * len(modes)
     for turn in range(repeats + 1):
         for i, mode in enumerate(modes):
-            start = time.perf_counter()
+            start = clock()
             kernel.beams(q, shared, prompt_tokens, own_k, own_v, anc, mode)
             if turn:  # the first turn generates code and touches memory
-                best[i] = min(best[i], (time.perf_counter() - start) * 1e3)
+                best[i] = min(best[i], (clock() - start) * 1e3)
     return tuple(best)
 
 
@@ -168,14 +186,10 @@ def _error(route: PartRoute, heads: int, kv_heads: int, dim: int, dtype: torch.d
 @torch.inference_mode()
 def _route_ms(route: PartRoute, heads: int, kv_heads: int, dim: int, dtype: torch.dtype) -> float:
     q, k, v = _block(heads, kv_heads, dim, dtype)
-    return _best_ms(lambda: route.attend(q, k, v))
-
-
-def _best_ms(call: Callable[[], object]) -> float:
     times = []
     for _ in range(_REPEATS + 1):
         start = time.perf_counter()
-        call()
+        route.attend(q, k, v)
         times.append((time.perf_counter() - start) * 1e3)
     return min(times[1:])
 
