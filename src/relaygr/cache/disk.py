@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from relaygr.cache.digests import longest_match
 from relaygr.cache.disk_entry import Burial, Burials, DiskEntry, FoundSegment, Owner, Place, Segment
 from relaygr.cache.entry import Identity, identity
+from relaygr.cache.interface import Cause
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Ref
 
@@ -29,7 +30,7 @@ class DiskBooks:
         self.segment_bytes = max(total_bytes // SEGMENTS, 1)
         self.next_number = 1
         self.used_bytes = self.live_bytes = self.index_bytes = 0
-        self.evictions = 0
+        self.departed = dict.fromkeys(Cause, 0)
         self.removed: list[int] = []
         self.burials: list[Burial] = []
         self.on_put: Callable[[DiskEntry], None] = _ignore
@@ -47,6 +48,11 @@ class DiskBooks:
     @property
     def segments(self) -> int:
         return len(self._segments)
+
+    @property
+    def evictions(self) -> int:
+        """Entries that left with the segment they lay in."""
+        return self.departed[Cause.ROOM]
 
     def get(self, key: Identity) -> DiskEntry | None:
         return self._entries.get(key)
@@ -106,8 +112,13 @@ class DiskBooks:
         self.on_put(entry)
         self._fit_index()
 
-    def drop(self, key: Identity) -> None:
-        """Nobody finds the entry from now on; its bytes stay until their segment leaves."""
+    def drop(self, key: Identity, cause: Cause | None = None) -> None:
+        """Nobody finds the entry from now on; its bytes stay until their segment leaves.
+
+        With a `cause` it is counted as one that left for good.
+        """
+        if cause is not None:
+            self.departed[cause] += 1
         entry = self._entries.pop(key)
         entry.visible = False
         mine = self._of_user[key.tenant, key.user]
@@ -139,7 +150,7 @@ class DiskBooks:
             segment.owners.discard(owner)
             segment.buried[owner] = self.next_number
         for key in keys:
-            self.drop(key)
+            self.drop(key, Cause.FORGOTTEN)
         if holders:
             numbers = tuple(one.number for one in holders)
             self.burials.append(Burial(owner, self.next_number, numbers))
@@ -172,8 +183,7 @@ class DiskBooks:
             self._active = None
         segment.pins += 1  # so that the last of its entries does not take it out under the loop
         for key in tuple(segment.keys):
-            self.drop(key)
-            self.evictions += 1
+            self.drop(key, Cause.ROOM)
         segment.pins -= 1
         if not segment.pins:
             self._take_out(segment)
