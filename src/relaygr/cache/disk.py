@@ -105,12 +105,19 @@ class DiskBooks:
         """Nothing of use was written there; the bytes stay used until the segment leaves."""
         self.unpin(place)
 
-    def put(self, entry: DiskEntry) -> None:
-        """Make `entry`, on a reserved place, the one of its identity; the one before leaves."""
+    def put(self, entry: DiskEntry) -> bool:
+        """Make `entry`, on a reserved place, the one of its identity; the one before leaves.
+
+        False, as after `give_back`, if its file has gone meanwhile.
+        """
+        if self._segments[entry.place.segment].lost:
+            self.give_back(entry.place)
+            return False
         self._insert(entry)
         self.unpin(entry.place)
         self.on_put(entry)
         self._fit_index()
+        return True
 
     def drop(self, key: Identity, cause: Cause | None = None) -> None:
         """Nobody finds the entry from now on; its bytes stay until their segment leaves.
@@ -174,7 +181,14 @@ class DiskBooks:
         """There is less room than was promised: from now on something has to leave before more is written."""
         self.total_bytes = min(self.total_bytes, max(self.used_bytes, self.segment_bytes))
 
-    def remove(self, number: int) -> None:
+    def lose(self, number: int) -> None:
+        """The file of a segment is gone, for the sake of somebody who was forgotten, and all that was in it."""
+        self.remove(number, Cause.FORGOTTEN)
+        segment = self._segments.get(number)
+        if segment is not None:
+            segment.lost = True
+
+    def remove(self, number: int, cause: Cause = Cause.ROOM) -> None:
         """The segment and all that is in it leave; unknown ones are no matter."""
         segment = self._segments.get(number)
         if segment is None:
@@ -183,7 +197,7 @@ class DiskBooks:
             self._active = None
         segment.pins += 1  # so that the last of its entries does not take it out under the loop
         for key in tuple(segment.keys):
-            self.drop(key, Cause.ROOM)
+            self.drop(key, cause)
         segment.pins -= 1
         if not segment.pins:
             self._take_out(segment)

@@ -131,9 +131,9 @@ class DiskMoves:
                 del self._dirty[identity(plan.ref)]  # else it would be tried for ever
             self._disk.give_back(plan.place)
             return False
-        self._disk.put(DiskEntry(plan.ref, plan.place, plan.number, plan.layout_id, plan.sums))
-        self.saves += 1
-        return True
+        kept = self._disk.put(DiskEntry(plan.ref, plan.place, plan.number, plan.layout_id, plan.sums))
+        self.saves += kept
+        return kept
 
     def fetchable(self, ref: Ref) -> int:
         """Tokens of `ref` that only the disk has so many of; 0 if it has no more than the others."""

@@ -182,7 +182,9 @@ def open_trace(source: Source | None, generated: Generated | None) -> Trace:
     """
     files, made = source or Source(), generated or Generated()
     if not files.trace:
-        return generate(made.spec())
+        spec = made.spec()
+        with naming("trace."):
+            return generate(spec)
     if changed := made.changed():
         raise ConfigError("--trace", f"{files.trace[0]} and {changed[0]} exclude each other")
     with naming("visits."):

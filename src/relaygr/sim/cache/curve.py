@@ -115,7 +115,8 @@ def draw(
     points = []
     for one, nbytes in sizes:
         for policy in policies:
-            progress(f"{trace.name}: {policy} at {one.label}")
+            place = f"{len(points) + 1} of {len(sizes) * len(policies)}"
+            progress(f"{trace.name}: {policy} at {one.label}, {place}")
             start = time.monotonic()
             result = replay(course, make(policy, nbytes, settings), nbytes)
             points.append(
