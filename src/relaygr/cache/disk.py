@@ -182,7 +182,7 @@ class DiskBooks:
         self.total_bytes = min(self.total_bytes, max(self.used_bytes, self.segment_bytes))
 
     def lose(self, number: int) -> None:
-        """The file of a segment is gone, for the sake of somebody who was forgotten, and all that was in it."""
+        """The file of a segment is gone, because of somebody who was forgotten, with all that was in it."""
         self.remove(number, Cause.FORGOTTEN)
         segment = self._segments.get(number)
         if segment is not None:
