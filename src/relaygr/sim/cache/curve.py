@@ -112,7 +112,7 @@ def draw(
         if nbytes < token_bytes * page_tokens:
             least = token_bytes * page_tokens
             raise ConfigError("capacities", f"{one.label!r} is {nbytes} bytes, a page takes {least}")
-    points = []
+    points: list[Point] = []
     for one, nbytes in sizes:
         for policy in policies:
             place = f"{len(points) + 1} of {len(sizes) * len(policies)}"
