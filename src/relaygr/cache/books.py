@@ -5,7 +5,7 @@ from __future__ import annotations
 from relaygr.cache.digests import longest_match
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.index import EntryIndex
-from relaygr.cache.interface import LoadPlan, PageSum, Reason, Refused, StateCache, Stats, StorePlan
+from relaygr.cache.interface import Cause, LoadPlan, PageSum, Reason, Refused, StateCache, Stats, StorePlan
 from relaygr.cache.lease import Lease, LeaseTable, PageCopy, ReadLease, WriteLease
 from relaygr.cache.ledger import PageLedger, as_ids
 from relaygr.cache.margin import Margin
@@ -174,7 +174,7 @@ class DeviceBooks(StateCache):
             self._cancel(key)
         keys = self._index.keys_of(tenant, user)
         for key in keys:
-            self._index.drop(key)
+            self._index.drop(key, Cause.FORGOTTEN)
         self.margin.forget_user(tenant, user)
         return len(keys)
 
@@ -184,7 +184,7 @@ class DeviceBooks(StateCache):
         for key in [key for key in self._writers if key.model_fp != model_fp]:
             self._cancel(key)
         for key in self._index.keys_of_other_models(model_fp):
-            self._index.drop(key)
+            self._index.drop(key, Cause.MODEL)
 
     def sweep(self, now_s: float) -> int:
         count = 0
@@ -204,10 +204,12 @@ class DeviceBooks(StateCache):
             page_bytes=self.page_bytes,
             entries=len(self._index),
             leases=len(self._leases),
-            evictions=self._index.evictions,
+            evictions=self._index.departed[Cause.ROOM],
             overdue=self._overdue,
             refused=tuple(self._refused.items()),
             oldest_lease_s=self._leases.oldest_s,
+            departures=tuple(self._index.departed.items()),
+            page_tokens=self.page_tokens,
         )
 
     def audit(self) -> None:

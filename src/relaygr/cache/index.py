@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from relaygr.cache.entry import Entry, Identity, identity
+from relaygr.cache.interface import Cause
 from relaygr.cache.ledger import PageLedger
 from relaygr.cache.recency import Recency
 from relaygr.core.ids import Fingerprint, Tenant, UserId
@@ -24,8 +25,8 @@ class EntryIndex:
         "_of_user",
         "_on_evict",
         "_recency",
+        "departed",
         "evictable_pages",
-        "evictions",
     )
 
     def __init__(self, ledger: PageLedger, on_evict: Callable[[Entry], None] | None = None) -> None:
@@ -36,7 +37,7 @@ class EntryIndex:
         self._of_user: dict[tuple[Tenant, UserId], set[Identity]] = {}
         self._recency = Recency()
         self.evictable_pages = 0  # of entries without a pinned page
-        self.evictions = 0
+        self.departed = dict.fromkeys(Cause, 0)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -78,7 +79,10 @@ class EntryIndex:
         self._ledger.replace(old.ids if old is not None else None, entry.ids)
         self.settle(key)
 
-    def drop(self, key: Identity) -> None:
+    def drop(self, key: Identity, cause: Cause | None = None) -> None:
+        """With a `cause` it is counted as one that left for good."""
+        if cause is not None:
+            self.departed[cause] += 1
         if not self._recency.is_parked(key):
             self.evictable_pages -= len(self._entries[key].pages)
         self._recency.remove(key)
@@ -109,7 +113,7 @@ class EntryIndex:
             entry = self._entries[victim]
             self.evictable_pages -= len(entry.pages)
             self._remove(victim)
-            self.evictions += 1
+            self.departed[Cause.ROOM] += 1
             if self._on_evict is not None:
                 self._on_evict(entry)
         return True

@@ -11,7 +11,7 @@ from relaygr.cache.disk_moves import DiskMoves
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.flights import Flights, Load, Plan, Store
 from relaygr.cache.host import HostBooks, HostEntry, Weigh, weigh_by_length
-from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
+from relaygr.cache.interface import Cause, HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.policy import Policy
 from relaygr.cache.runs import joined
@@ -168,7 +168,7 @@ class TieredBooks(DeviceBooks):
             return False
         assert self._host is not None
         if damaged and flight.source.visible:
-            self._host.drop(flight.lease.identity)
+            self._host.drop(flight.lease.identity, Cause.DAMAGED)
         self._damaged += damaged
         # Rows under a live lease are whole, however late: only a sweep takes the pages away.
         published = ok and not damaged and self.publish(flight.lease, float("-inf"))
@@ -310,12 +310,12 @@ class TieredBooks(DeviceBooks):
         super().swap_model(model_fp)
         if self._host is not None:
             for key in self._host.keys_of_other_models(model_fp):
-                self._host.drop(key)
+                self._host.drop(key, Cause.MODEL)
         self._flights.cancel(lambda key: key.model_fp != model_fp)
         if self._disk is not None and self._disk_moves is not None:
             self._disk_moves.cancel(lambda key: key.model_fp != model_fp)
             for key in self._disk.keys_of_other_models(model_fp):
-                self._disk.drop(key)
+                self._disk.drop(key, Cause.MODEL)
 
     def sweep(self, now_s: float) -> int:
         count = super().sweep(now_s)
@@ -385,4 +385,5 @@ class TieredBooks(DeviceBooks):
             refused=self._without_room,
             restored=self.restored,
             restore_rejected=self.restore_rejected,
+            departures=tuple(host.departed.items()),
         )
