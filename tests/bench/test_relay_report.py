@@ -322,6 +322,7 @@ def test_a_rate_that_no_load_confirmed_is_that_of_the_search_before(tmp_path: Pa
     assert found.q0 is not None
     assert found.relay_rate.runs == ()
     assert found.relay_rate.best == pytest.approx(found.q0, rel=0.1)
+    assert found.relay_rate.best is not None
     assert found.relay_rate.best <= found.q0
     assert found.relay_rate.trial is None
     assert found.rate_ratio is not None
