@@ -132,6 +132,8 @@ class HostBooks:
 
     def match(self, ref: Ref) -> int:
         """Tokens at the head of `ref` that an entry of this layout holds."""
+        if not self._entries:
+            return 0
         entry = self._entries.get(identity(ref))
         if entry is None or entry.layout_id != self.layout_id:
             return 0

@@ -48,9 +48,8 @@ class InclusiveBooks(TieredBooks):
         self.displaced += self._index.get(key) is not None
         self._judge(key)
 
-    def _drop_unneeded(self, host: HostBooks, ref: Ref) -> None:
+    def _drop_unneeded(self, host: HostBooks, key: Identity, ref: Ref) -> None:
         """`ref` is on the device now: what of the host's copy does not agree with it is no use any more."""
-        key = identity(ref)
         copy = host.get(key)
         if copy is not None:
             same = longest_match(copy.ref, ref)
