@@ -244,7 +244,11 @@ class Admission:
             if known is None:
                 tokens = self._vocabulary.of(pinned.catalogue)
                 repeats = bool((np.diff(pinned.index.by_id) == 0).any())
-                known = _Version(tokens, HeadPlan(tokens, self._shape.vocab_size), repeats)
+                known = _Version(
+                    tokens,
+                    HeadPlan(tokens, self._shape.vocab_size, level_heads=self._shape.level_heads),
+                    repeats,
+                )
                 self._versions[pinned.version.number] = known
                 for number in sorted(self._versions)[: -2 * self._config.keep_versions]:
                     del self._versions[number]

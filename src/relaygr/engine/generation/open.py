@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from relaygr.config.generator import GeneratorConfig
@@ -19,16 +20,24 @@ from relaygr.engine.generation.generator import Generator
 from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
-from relaygr.generation.catalogue.versions import Catalogues, CatalogueSettings
+from relaygr.generation.catalogue.fit import expect_levels, expect_tokens
+from relaygr.generation.catalogue.settings import CatalogueSettings
+from relaygr.generation.catalogue.versions import Catalogues, Check
+from relaygr.generation.columns import HeadPlan
+from relaygr.generation.normalise import Normalization
+from relaygr.generation.prepare import prepare
 from relaygr.generation.recipe import RECIPE_FILE, Recipe, open_recipe
+from relaygr.generation.select import select
 from relaygr.kernels.beam_select import choose_beams
 from relaygr.kernels.select import DTYPES, choose
+from relaygr.models.decoder.config import DecoderConfig
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.huggingface import open_decoder
 
 log = logging.getLogger("relaygr.engine")
 
 TOKENIZER_FILE = "tokenizer.json"
+_SMOKE_WIDTH = 8
 
 
 def open_generator(
@@ -53,9 +62,13 @@ def open_generator(
     decoder, version = open_decoder(folder, dtype)
     prepare_decoder(decoder, config, kernel)
     vocabulary = open_vocabulary(folder)
+    vocab_size = decoder.config.vocab_size
+    checks: list[Check] = [expect_tokens(vocabulary.codes, vocab_size, vocabulary.token)]
+    if vocabulary.codes is not None:
+        checks.append(expect_levels([len(table) for table in vocabulary.codes.tables]))
+    checks.append(partial(_smoke, vocabulary, decoder.config))
     catalogues = Catalogues(
-        CatalogueSettings(keep_versions=config.keep_versions, min_share=config.min_share),
-        checks=(partial(_fits, vocabulary, decoder.config.vocab_size),),
+        CatalogueSettings(keep_versions=config.keep_versions, min_share=config.min_share), checks=checks
     )
     catalogues.load(config.catalogue)
     generator = Generator(decoder, version, catalogues, config, host=host, clock=clock, vocabulary=vocabulary)
@@ -98,13 +111,18 @@ def _codes(recipe: Recipe | None, tokenizer: Any) -> Any:
     return recipe.sid_token_map.resolve(recipe.sizes, None if tokenizer is None else tokenizer.token_to_id)
 
 
-def _fits(vocabulary: Vocabulary, vocab_size: int, catalogue: Catalogue) -> None:
-    """LoadError or ConfigError for a catalogue whose codes are not tokens of the model."""
-    tokens = vocabulary.of(catalogue)
-    sizes = tuple(len(table) for table in tokens.tables)
-    if sizes != catalogue.index.sizes:
-        raise LoadError(f"it has levels of {catalogue.index.sizes} codes, the model of {sizes}")
-    tokens.check_vocabulary(vocab_size)
+def _smoke(vocabulary: Vocabulary, shape: DecoderConfig, catalogue: Catalogue) -> None:
+    """Search the catalogue once, as if all tokens were equally likely; LoadError if that finds nothing."""
+    index = catalogue.index
+    heads = HeadPlan(vocabulary.of(catalogue), shape.vocab_size, level_heads=shape.level_heads)
+    nodes, scores = np.zeros(1, np.int64), np.zeros(1)
+    for level in range(1, index.levels + 1):
+        pool = prepare(index, level, nodes, heads, Normalization.LEVEL)
+        logits = torch.zeros(len(nodes), pool.head.width)
+        beams = select(pool, scores, logits, _SMOKE_WIDTH, Normalization.LEVEL)
+        nodes, scores = beams.nodes, beams.scores
+    if not len(nodes):
+        raise LoadError("a search finds nothing in it")
 
 
 def _tokenizer(file: Path) -> Any:

@@ -18,7 +18,7 @@ from relaygr.engine.generation.interface import Step, StepKind
 from relaygr.engine.generation.jobs import AnyJob
 from relaygr.engine.generation.scheduler import GenerateLoad
 from relaygr.engine.generation.seats import Generated
-from relaygr.generation.catalogue.versions import CatalogueStatus
+from relaygr.generation.catalogue.settings import CatalogueStatus
 from relaygr.generation.errors import GenerateError
 from relaygr.serving.series import DIGITS, NO_MODEL, OTHER
 
