@@ -150,7 +150,6 @@ class Admission:
 
     Args:
         beam_bytes: keys and values of beams in so many rounds of such widths.
-        piece: as of `Prompt.refs`.
     """
 
     def __init__(
@@ -163,11 +162,10 @@ class Admission:
         room: Room,
         beam_bytes: Callable[[int, int], int],
         vocabulary: Vocabulary | None = None,
-        piece: int = 0,
     ) -> None:
         self._shape, self._model_fp, self._catalogues, self._config = shape, model_fp, catalogues, config
         self._page_bytes, self._room, self._beam_bytes = page_bytes, room, beam_bytes
-        self._vocabulary, self._piece = vocabulary or Vocabulary(), piece
+        self._vocabulary = vocabulary or Vocabulary()
         self._versions: dict[int, _Version] = {}
         self._lock = threading.Lock()  # around what is known of versions
 
@@ -204,7 +202,7 @@ class Admission:
         version = self._of_version(pinned)
         levels = pinned.index.levels
         prompt = self._prompt(asked, pinned, version.tokens, self._longest(levels))
-        refs = prompt.refs(self._model_fp, self._config.page_tokens, self._piece)
+        refs = prompt.refs(self._model_fp, self._config.page_tokens)
         if asked.request is None:
             use = KvUse(self._pages(prompt) * self._page_bytes, 0, 0, 0)
             self._check_pages(prompt, "history", request_id)

@@ -37,7 +37,6 @@ from relaygr.models.decoder.rows import PromptRow
 log = logging.getLogger("relaygr.engine")
 
 _MIN_LEASE_S = 60.0
-_PIECE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +118,10 @@ class Generator:
             snapshot_path="",
         )
         cost = decoder_cost(decoder.config)
-        # Cuts lie at the same tokens of a prompt whoever it runs with: bits depend on the rows of a product.
-        whole = max(_PIECE, settings.page_tokens) if settings.bitwise else 0
-        self._piece = whole or settings.prefill_chunk_tokens
+        # Cuts lie at the same tokens of a prompt, whoever it runs with.
+        self._piece = settings.prefill_chunk_tokens
         memory = (layout, settings.device_bytes, lease_s, below)
-        self._states = PromptStates(*memory, cost, self._clock, whole)
+        self._states = PromptStates(*memory, cost, self._clock)
         self._beams = BeamPool(layout.layers, layout.heads, layout.qk_dim, layout.dtype, settings.beam_bytes)
         room = Room(self._states.pages, self._beams.nbytes, settings.scratch_bytes)
         self._admission = Admission(
@@ -135,7 +133,6 @@ class Generator:
             room,
             self._beams.bytes_for,
             vocabulary,
-            whole,
         )
         self._worker = ThreadPoolExecutor(1, "relaygr-prepare") if overlap else None
         self.trace = trace or Trace(self._clock)
