@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import msgspec
@@ -139,6 +140,7 @@ class Generator:
         self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, self.trace)
         # Around books, pages and pools; what only computes with what is held needs none.
         self._lock = threading.RLock()
+        self._computing = threading.Lock()  # one forward at a time; taken before `_lock`
         self._seats = self._scratch = self._prompt_tokens = self._cached = self._loaded = 0
 
     def close(self) -> None:
@@ -191,7 +193,7 @@ class Generator:
         began_s, budget = self._clock.now_s(), self.config.prefill_chunk_tokens
         sizes: list[tuple[int, int]] = []
         # With the lock held, so that nobody is forgotten between a prompt's last row and its publication.
-        with self._lock:
+        with self._computing, self._lock:
             while True:
                 parts: list[tuple[GenerateSeat, int]] = []
                 for seat in seats:
@@ -214,7 +216,8 @@ class Generator:
         began_s = self._clock.now_s()
         level = {seat: seat.search.level for seat in seats}
         rows = sum(len(seat.search.rounds[-1].nodes) if seat.search.rounds else 1 for seat in seats)
-        self._rounds.advance()
+        with self._computing:
+            self._rounds.advance()
         clocked = [seat.search.clocked for seat in seats if seat.search.level > level[seat]]
         return Step(
             StepKind.ROUND,
@@ -231,7 +234,7 @@ class Generator:
     def encode(self, ask: GenerateAsk) -> tuple[Step, Encoded | None]:
         """A chunk of a prompt, kept at once, so that a request may go on from there."""
         began_s, whole = self._clock.now_s(), ask.refs[0]
-        with self._lock:
+        with self._computing, self._lock:
             part = self._states.part(whole, self.config.prefill_chunk_tokens)
             found = self._states.take([part])
             if isinstance(found, NoRoom):
@@ -264,6 +267,10 @@ class Generator:
             end = min(start - start % self._piece + self._piece, stop)
             yield start, end
             start = end
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Keeps the model for whoever else computes with it; not for the thread of the scheduler."""
+        return self._computing
 
     def chore(self) -> bool:
         with self._lock:
