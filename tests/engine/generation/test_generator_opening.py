@@ -11,7 +11,7 @@ from generate_rig import MODEL, SETTINGS, SIZES, catalogue, decoder, of_tokens, 
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.core.errors import ConfigError, RelayError
-from relaygr.engine.generation.admission import Vocabulary
+from relaygr.engine.generation.asks import Vocabulary
 from relaygr.engine.generation.opening import make_generator, open_generator, open_vocabulary
 from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
 from relaygr.generation.catalogue.errors import LoadError

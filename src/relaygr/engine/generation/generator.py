@@ -21,7 +21,8 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.ids import Fingerprint, tenant, user_id
-from relaygr.engine.generation.admission import Admission, GenerateAsk, Room, Vocabulary
+from relaygr.engine.generation.admission import Admission
+from relaygr.engine.generation.asks import GenerateAsk, Room, Vocabulary
 from relaygr.engine.generation.interface import Need, Step, StepKind
 from relaygr.engine.generation.prompts import Asked
 from relaygr.engine.generation.seats import GenerateSeat, SeatModel

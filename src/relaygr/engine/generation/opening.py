@@ -14,7 +14,7 @@ from relaygr.core.clock import Clock
 from relaygr.core.errors import ConfigError, RelayError
 from relaygr.core.ids import Fingerprint
 from relaygr.core.units import MIB
-from relaygr.engine.generation.admission import Vocabulary
+from relaygr.engine.generation.asks import Vocabulary
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.prompts import Asked
 from relaygr.engine.generation.seats import Generated
