@@ -247,7 +247,7 @@ class Admission:
 
 
 def _typed(request_id: str, error: BaseException) -> BaseException:
-    """The error of a request that `error` ended at its admission; itself if it is one, or nobody foresaw it."""
+    """The error of a request that `error` ended at its admission; itself if nobody foresaw it."""
     if isinstance(error, GenerateError):
         return error
     if isinstance(error, RequestError):
