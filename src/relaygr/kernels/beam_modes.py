@@ -56,7 +56,7 @@ class ModeTable:
         return tuple(sorted({cell.width for cell in self.cells}))
 
     def crossover(self, width: int) -> int | None:
-        """The measured P from which on `split` is taken, at the measured width nearest to `width`; or None."""
+        """The measured P from which on `split` is taken, at the nearest measured width; None if never."""
         row = self._row(width)
         index = _cut(row)
         return row[index].prompt_tokens if index < len(row) else None

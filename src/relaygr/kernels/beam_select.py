@@ -57,6 +57,7 @@ def choose_beams(
     widths: Sequence[int] = WIDTHS,
     prompts: Sequence[int] = PROMPTS,
     budget_s: float = BUDGET_S,
+    bitwise: bool = True,
 ) -> BeamChoice:
     """Pick and measure the back-end for one model shape, at the process's thread count.
 
@@ -65,6 +66,7 @@ def choose_beams(
         depth: slots a beam owns in the measured steps, T of most requests.
         widths, prompts: the measured cells; their cross product up to `LARGEST_PAIRS`.
         budget_s: seconds after which no further cell is begun.
+        bitwise: fixed tiles of prompt rows (see `CpuBeams`).
 
     Raises:
         ConfigError: an unknown name.
@@ -92,7 +94,7 @@ def choose_beams(
     ends = ", ".join(f"W {w}: {_told(table.crossover(w))}" for w in table.widths)
     reason = f"route {best.route}: fastest of {measured}; split from P on: {ends}"
     log.info("beam kernel cpu for %s: %s", shape, reason)
-    return BeamChoice(CpuBeams(chosen, table), reason, tuple(probe for probe, _ in probes), table)
+    return BeamChoice(CpuBeams(chosen, table, bitwise), reason, tuple(probe for probe, _ in probes), table)
 
 
 def measure_modes(
