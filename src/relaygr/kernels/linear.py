@@ -27,12 +27,12 @@ Linear: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 _ROWS, _WIDTH, _OUTPUTS = 128, 256, 1024
 _TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 3e-2, torch.float16: 3e-3}  # of the result's scale
-_TURNS = 12
+_TURNS = 20
 # fp32 products of ATen changed up to 11 rows here, with one and two threads; of other routes up to 7.
 _STEADY_ROWS, _STEADY_ROWS_A_THREAD = 32, 8
 _FEW_ROWS = 8  # below this a product reads its weights once either way
 # Routes differ in their last bits: noise must not decide which one a process takes.
-_WORTH = 1.25
+_WORTH = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def steady(linear: Linear) -> Linear:
 
 @functools.cache
 def choose_linear(dtype: torch.dtype, device: str = "cpu") -> LinearChoice:
-    """The route for matrices of `dtype`: torch's own, unless another is right and 1.25 times as fast."""
+    """The route for matrices of `dtype`: torch's own, unless another is right and 1.5 times as fast."""
     routes: dict[str, Linear] = {"aten": F.linear}
     if device == "cpu" and OneDnnRoute.available(dtype):
         routes["onednn"] = OneDnnRoute().linear
