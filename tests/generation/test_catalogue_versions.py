@@ -18,8 +18,9 @@ from relaygr.generation.catalogue.errors import ArtefactError, LoadError, Unavai
 from relaygr.generation.catalogue.filters import Wanted
 from relaygr.generation.catalogue.fit import expect_levels, expect_tokens
 from relaygr.generation.catalogue.named import NamedFilters
+from relaygr.generation.catalogue.settings import CatalogueSettings
 from relaygr.generation.catalogue.tokens import TokenSpec, stacked
-from relaygr.generation.catalogue.versions import Catalogues, CatalogueSettings
+from relaygr.generation.catalogue.versions import Catalogues
 
 
 def catalogue(first: int, count: int = 4, as_of_s: float = 0.0, **more: object) -> Catalogue:
@@ -80,6 +81,8 @@ def test_a_pin_keeps_its_version(catalogues: Catalogues) -> None:
     assert catalogues.status().retired == ()
     with pytest.raises(BackendError, match="closed pin"):
         _ = old.index
+    with pytest.raises(BackendError, match="closed pin"):
+        old.filter(Wanted())
     with pytest.raises(BackendError, match="version 1 was freed"):
         _ = first.catalogue
     old.close()
@@ -196,6 +199,8 @@ def test_withdrawn_items_are_denied_until_a_build_knows(catalogues: Catalogues, 
     catalogues.withdraw([1, 2, 77])
     assert denied(catalogues) == [1, 2]
     assert before.filter(Wanted()).everything
+    with catalogues.pin() as one, catalogues.pin() as two:
+        assert one.filter(Wanted()) is two.filter(Wanted())
     before.close()
     clock.now = 1100
     # Its data is older than the withdrawal.

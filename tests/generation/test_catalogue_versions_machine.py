@@ -15,7 +15,8 @@ from relaygr.generation.catalogue.artefact import Catalogue, make_catalogue
 from relaygr.generation.catalogue.errors import LoadError, UnavailableError
 from relaygr.generation.catalogue.filters import Wanted
 from relaygr.generation.catalogue.pinned import CatalogVersion, PinnedCatalogue
-from relaygr.generation.catalogue.versions import Catalogues, CatalogueSettings
+from relaygr.generation.catalogue.settings import CatalogueSettings
+from relaygr.generation.catalogue.versions import Catalogues
 
 ITEMS = range(8)
 PICK = st.integers(0, 1 << 16)

@@ -7,7 +7,7 @@ from types import TracebackType
 
 from relaygr.core.errors import BackendError
 from relaygr.generation.catalogue.artefact import Catalogue
-from relaygr.generation.catalogue.filters import Filter, Wanted, make_filter
+from relaygr.generation.catalogue.filters import DenyFilter, Filter, Wanted, make_filter
 from relaygr.generation.catalogue.history import CodedHistory, Unknown, code_history
 from relaygr.generation.catalogue.index import CatalogueIndex, Int32s, ItemId
 from relaygr.generation.catalogue.named import NamedFilters
@@ -27,9 +27,10 @@ class CatalogVersion:
         self.n_items, self.n_sids = catalogue.index.n_items, catalogue.index.n_sids
         self.as_of_s = catalogue.header.as_of_s
         self._catalogue: Catalogue | None = catalogue
-        # Belong to `Catalogues`, which changes them under its lock.
+        # Belong to `Catalogues`, which changes them under its lock. The filter is that of requests without
+        # one of their own, so that what it finds out about withdrawn items is found out once.
         self.pins = 0
-        self.withdrawn = withdrawn
+        self.default: DenyFilter | None = DenyFilter(catalogue.index, withdrawn)
 
     @property
     def catalogue(self) -> Catalogue:
@@ -45,7 +46,7 @@ class CatalogVersion:
     def free(self) -> None:
         """Let go of the arrays."""
         assert not self.pins
-        self._catalogue = None
+        self._catalogue = self.default = None
 
 
 class PinnedCatalogue:
@@ -58,7 +59,8 @@ class PinnedCatalogue:
         self, version: CatalogVersion, named: NamedFilters, release: Callable[[CatalogVersion], None]
     ) -> None:
         self.version = version
-        self._withdrawn = version.withdrawn
+        assert version.default is not None
+        self._default: DenyFilter | None = version.default
         self._named, self._release = named, release
         self._open = True
 
@@ -81,16 +83,18 @@ class PinnedCatalogue:
     @property
     def withdrawn(self) -> Int32s:
         """Positions that are denied to everybody."""
-        return self._withdrawn
+        return self._own().dropped
 
     def filter(self, wanted: Wanted) -> Filter:
         """The filter of the request, withdrawn items included. Raises as `make_filter`."""
+        if wanted.allow is None and not len(wanted.deny) and not len(wanted.filters):
+            return self._own()
         return make_filter(
             self.index,
             wanted,
             version=self.version.number,
             named=self._named,
-            withdrawn=self._withdrawn,
+            withdrawn=self._own().dropped,
         )
 
     def history(self, ids: Sequence[ItemId], unknown: Unknown = "reject") -> CodedHistory:
@@ -101,7 +105,13 @@ class PinnedCatalogue:
         """Give the right back; more than once is fine."""
         if self._open:
             self._open = False
+            self._default = None
             self._release(self.version)
+
+    def _own(self) -> DenyFilter:
+        if self._default is None:
+            raise BackendError(f"a closed pin on catalogue version {self.version.number} is used")
+        return self._default
 
     def __enter__(self) -> PinnedCatalogue:
         return self
