@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from decoder_cases import DecoderModel, WholeForwards, decoder_of, decoder_search, pool_of
 from search_cases import Corpus, corpus, plan_of
 
@@ -18,6 +20,16 @@ from relaygr.generation.rounds import Rounds
 from relaygr.generation.search import SearchPlan
 from relaygr.kernels.cpu.beams import CpuBeams
 from relaygr.models.decoder.decoder import Decoder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The products are tiny; threads would only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
 
 SIZES = ((8, 9, 7), (6, 5, 4, 5), (20, 3))
 

@@ -150,7 +150,8 @@ def test_only_needed_columns_are_asked_for() -> None:
     assert of.heads.of(2, Normalization.VALID, np.arange(17)).columns == slice(19, 83)
     assert table.of(2, Normalization.LEVEL, codes).columns.tolist() == of.tables[1][::-1]
     assert table.tokens(2, np.array([0, 63])).tolist() == [of.tables[1][63], of.tables[1][0]]
-    assert stacked((2, 3), 5).bases == (5, 7)
+    heads = HeadPlan(stacked((16, 64, 64)).resolve((16, 64, 64)), 144, level_heads=True)
+    assert heads.of(2, Normalization.FULL, codes).columns == slice(16, 80)
 
 
 class OddFilter:

@@ -42,17 +42,21 @@ class HeadPlan:
     Args:
         tokens: how codes are tokens of the model.
         vocab_size: of the model; every token is below it.
+        level_heads: the model has a head for each level and no vocabulary beside them, so that `full` is
+            `level`.
     """
 
-    def __init__(self, tokens: SidTokenMap, vocab_size: int) -> None:
+    def __init__(self, tokens: SidTokenMap, vocab_size: int, *, level_heads: bool = False) -> None:
         tokens.check_vocabulary(vocab_size)
         self._tokens = tokens
-        self._whole = [HeadColumns(None, vocab_size, table) for table in tokens.tables]
         self._level: list[HeadColumns] = []
         for level, table in enumerate(tokens.tables, start=1):
             picked = tokens.columns(level)
             columns = picked if isinstance(picked, slice) else torch.tensor(picked)
             self._level.append(HeadColumns(columns, len(table), None))
+        self._whole = self._level
+        if not level_heads:
+            self._whole = [HeadColumns(None, vocab_size, table) for table in tokens.tables]
 
     @property
     def levels(self) -> int:
