@@ -22,7 +22,8 @@ from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
 from relaygr.generation.catalogue.fit import expect_tokens
-from relaygr.generation.catalogue.versions import Catalogues, CatalogueSettings
+from relaygr.generation.catalogue.settings import CatalogueSettings
+from relaygr.generation.catalogue.versions import Catalogues
 from relaygr.generation.requests import GenerateRequest
 from relaygr.kernels.beam_select import choose_beams
 from relaygr.kernels.select import DTYPES, choose
