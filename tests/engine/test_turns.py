@@ -6,7 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from scheduler_fakes import FakeEngine, request, result, user
+
 from relaygr.core.clock import ManualClock
+from relaygr.engine.scheduler import Scheduler
 from relaygr.engine.turns import Turnstile
 
 
@@ -99,3 +102,24 @@ def test_only_one_has_a_turn_at_a_time() -> None:
         thread.join(20)
     assert most == [1]
     assert not any(turns.waiting())
+
+
+def test_a_ranking_waits_for_one_step_of_a_generation_and_goes_before_the_next() -> None:
+    turns, engine = Turnstile(yield_s=100), FakeEngine()
+    scheduler = Scheduler(engine, turns=turns)  # type: ignore[arg-type]
+    try:
+        crowd = Crowd(turns)
+        with turns.turn(ranking=False):
+            crowd.come("step", ranking=False)
+            job = scheduler.rank(request("u"))
+            _until(lambda: turns.waiting() == (1, 1))
+            assert not engine.calls
+            job.add_done_callback(lambda _: crowd.order.append("ranking"))
+        assert result(job).logits.shape == (2, 1)
+        assert crowd.wait() == ["ranking", "step"]
+        # A step of a prefix is no ranking.
+        with turns.turn(ranking=True):
+            scheduler.prefix(user("v", 30))
+            _until(lambda: turns.waiting() == (0, 1))
+    finally:
+        scheduler.close()

@@ -35,8 +35,6 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         queue_max, prefetch_queue_max: waiting requests, and prompts waiting to be encoded ahead; further ones
             are refused.
         prefill_chunk_tokens: prompt tokens of one step, between which rankings have their turn.
-        bitwise: compute and reuse prompts in pieces of fixed size, so that no bit depends on what was cached;
-            without it answers then agree to 1e-5 of the logits' scale in fp32. Who else runs never matters.
         scheduling: `fixed` runs a group to its end; with `continuous` requests join at every round.
         deadline_ms: of requests that name none; deadline_max_ms: longest that one may name.
         yield_ms: how long rankings may go before a generation that waits for the processor.
@@ -96,7 +94,6 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     queue_max: int = 256
     prefetch_queue_max: int = 256
     prefill_chunk_tokens: int = 1024
-    bitwise: bool = False
     scheduling: Literal["fixed", "continuous"] = "fixed"
     deadline_ms: float = 10_000.0
     deadline_max_ms: float = 60_000.0

@@ -151,15 +151,6 @@ def rows(generated: object) -> list[tuple[tuple[int, ...], float, tuple[Any, ...
     return [(row.sid, row.score, row.items) for row in generated.result.found.rows]
 
 
-def same(found: object, wanted: object, exact: bool) -> bool:
-    """Whether two answers are equal, bit for bit or but for rounding."""
-    ours, theirs = rows(found), rows(wanted)
-    if exact:
-        return ours == theirs
-    close = np.allclose([score for _, score, _ in ours], [score for _, score, _ in theirs], atol=2e-5)
-    return close and [(sid, items) for sid, _, items in ours] == [(sid, items) for sid, _, items in theirs]
-
-
 def dense_logits(tokens: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The model's logits after a row of tokens, by plain attention in fp32."""
     with torch.no_grad():

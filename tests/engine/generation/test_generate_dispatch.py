@@ -79,6 +79,23 @@ def test_after_a_group_the_oldest_waits_for_mates_and_no_longer_than_the_limit()
     assert site.board() == ["b", "c"]
 
 
+def test_nobody_waits_past_the_middle_of_the_time_there_is() -> None:
+    site = Site(max_wait_ms=100)
+    site.dispatch.rested = False
+    site.put("a")
+    site.put("b", deadline_s=0.01)
+    assert site.dispatch.hold_s(tuple(site.line), site.wave) == pytest.approx(0.005)
+
+
+def test_what_has_too_many_rows_is_not_looked_for_in_the_cache() -> None:
+    site = Site(scheduling="continuous")
+    site.put("a", rows=60)
+    site.board()
+    site.put("b", rows=50, poison="need")
+    assert site.board() == []
+    assert len(site.line) == 1
+
+
 @pytest.mark.parametrize(("tokens", "rows"), [(10, 50), (5120, 1)])
 def test_a_full_budget_ends_the_wait(tokens: int, rows: int) -> None:
     site = Site(max_wait_ms=1000)

@@ -21,7 +21,7 @@ from generate_rig import (
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.core.errors import ConfigError, NotReadyError, RequestError
-from relaygr.engine.generation.admission import Vocabulary
+from relaygr.engine.generation.asks import Vocabulary
 from relaygr.engine.generation.prompts import Asked, window_items
 from relaygr.generation.catalogue.artefact import make_catalogue
 from relaygr.generation.catalogue.tokens import PromptTemplate, stacked

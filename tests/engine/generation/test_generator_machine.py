@@ -29,7 +29,7 @@ KINDS = [
     of_user("u", RNG.integers(0, 400, 12).tolist(), beam_width=2, normalization="full"),
     of_user("v", RNG.integers(0, 400, 55).tolist(), beam_width=5, deny=list(range(200))),
 ]
-LIMITS = {**SETTINGS, "bitwise": True, "max_beam_rows": 14, "max_beam_width": 12, "beam_width": 2}
+LIMITS = {**SETTINGS, "max_beam_rows": 14, "max_beam_width": 12, "beam_width": 2}
 _SOLO: dict[tuple[int, int], Any] = {}
 
 
@@ -38,7 +38,7 @@ def solo(version: int, kind: int) -> Any:
     if (version, kind) not in _SOLO:
         catalogues = Catalogues()
         catalogues.install(VERSIONS[version])
-        backend = generator({"bitwise": True}, catalogues=catalogues)
+        backend = generator(catalogues=catalogues)
         _SOLO[version, kind] = rows(one(backend, KINDS[kind]))
         backend.close()
     return _SOLO[version, kind]

@@ -5,24 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from relaygr.config.generator import GeneratorConfig
-from relaygr.core.errors import RequestError
+from relaygr.core.errors import ConfigError, RequestError
 from relaygr.core.ids import Fingerprint, Tenant, tenant
-from relaygr.core.state import Ref
 from relaygr.engine.columns import Int64
+<<<<<<< HEAD
 from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items, window_items
+=======
+from relaygr.engine.generation.asks import ELEMENT_BYTES, GenerateAsk, KvUse, Room, Vocabulary
+from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items
+>>>>>>> engine
 from relaygr.engine.history import UserHistory
-from relaygr.generation.catalogue.artefact import Catalogue
-from relaygr.generation.catalogue.errors import CatalogueError, FilterError, LoadError, UnavailableError
+from relaygr.generation.catalogue.errors import CatalogueError, FilterError, UnavailableError
 from relaygr.generation.catalogue.filters import Wanted
 from relaygr.generation.catalogue.history import Unknown
 from relaygr.generation.catalogue.index import ItemId
 from relaygr.generation.catalogue.pinned import PinnedCatalogue
-from relaygr.generation.catalogue.tokens import SidTokenMap, Tokenizer
+from relaygr.generation.catalogue.tokens import SidTokenMap
 from relaygr.generation.catalogue.versions import Catalogues
 from relaygr.generation.columns import HeadPlan
 from relaygr.generation.errors import (
@@ -41,92 +43,6 @@ from relaygr.generation.search import SearchPlan
 from relaygr.generation.widths import Widths, resolve_widths
 from relaygr.models.decoder.config import DecoderConfig
 
-Tokenize: TypeAlias = Callable[[str], Sequence[int]]
-"""The tokens of a text; may raise RequestError."""
-
-_INDEX_BYTES = 4  # of an ancestor, and of a logit
-
-
-@dataclass(frozen=True, slots=True)
-class KvUse:
-    """Bytes that one request holds, or by the formula would.
-
-    Attributes:
-        shared: keys and values of the prompt, whole pages.
-        unshared: of its beams.
-        index: of their ancestors.
-        scratch: of the logits of its widest round.
-    """
-
-    shared: int
-    unshared: int
-    index: int
-    scratch: int
-
-
-@dataclass(slots=True, eq=False)
-class GenerateAsk:
-    """A checked request; `close` lets its catalogue version go."""
-
-    prompt: Prompt
-    refs: tuple[Ref, ...]
-    pinned: PinnedCatalogue | None
-    plan: SearchPlan | None
-    asked: Asked
-    use: KvUse
-
-    @property
-    def request_id(self) -> str:
-        return self.plan.request_id if self.plan is not None else ""
-
-    @property
-    def owner(self) -> tuple[str, str]:
-        return self.prompt.tenant, self.prompt.user
-
-    @property
-    def deadline_ms(self) -> float | None:
-        return self.asked.request.deadline_ms if self.asked.request is not None else None
-
-    @property
-    def tokens(self) -> int:
-        return len(self.prompt)
-
-    @property
-    def rows(self) -> int:
-        return self.plan.widths.rows if self.plan is not None else 0
-
-    def close(self) -> None:
-        if self.pinned is not None:
-            self.pinned.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """How text and codes become tokens of the model.
-
-    Attributes:
-        codes: of catalogues that do not say so themselves.
-        token: the id of one whole token, for catalogues that name tokens by their text.
-        tokenize: makes prompts of texts; None refuses them.
-    """
-
-    codes: SidTokenMap | None = None
-    token: Tokenizer | None = None
-    tokenize: Tokenize | None = None
-
-    def of(self, catalogue: Catalogue) -> SidTokenMap:
-        """The tokens of a catalogue's codes.
-
-        Raises:
-            LoadError, ConfigError: nobody says what they are, or what is said is no map.
-        """
-        spec = catalogue.header.tokens
-        if spec is not None:
-            return spec.resolve(catalogue.index.sizes, self.token)
-        if self.codes is None:
-            raise LoadError("neither the catalogue nor the model says which token a code is")
-        return self.codes
-
 
 @dataclass(frozen=True, slots=True)
 class _Version:
@@ -137,21 +53,11 @@ class _Version:
     repeats: bool  # whether items stand under several semantic ids
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The memory of all requests together: pages of prompts; bytes of beams, and of scratch."""
-
-    pages: int
-    beam_bytes: int
-    scratch_bytes: int
-
-
 class Admission:
     """Checks requests against one decoder, its catalogues and the limits; holds nothing of them.
 
     Args:
         beam_bytes: keys and values of beams in so many rounds of such widths.
-        piece: as of `Prompt.refs`.
     """
 
     def __init__(
@@ -164,11 +70,10 @@ class Admission:
         room: Room,
         beam_bytes: Callable[[int, int], int],
         vocabulary: Vocabulary | None = None,
-        piece: int = 0,
     ) -> None:
         self._shape, self._model_fp, self._catalogues, self._config = shape, model_fp, catalogues, config
         self._page_bytes, self._room, self._beam_bytes = page_bytes, room, beam_bytes
-        self._vocabulary, self._piece = vocabulary or Vocabulary(), piece
+        self._vocabulary = vocabulary or Vocabulary()
         self._versions: dict[int, _Version] = {}
         self._lock = threading.Lock()  # around what is known of versions
 
@@ -185,21 +90,9 @@ class Admission:
             raise CatalogUnavailableError(request_id, str(error)) from error
         try:
             return self._checked(asked, pinned, request_id)
-        except GenerateError:
+        except BaseException as error:
             pinned.close()
-            raise
-        except RequestError as error:
-            pinned.close()
-            raise InvalidRequestError(request_id, error.reason, field=error.field) from error
-        except FilterError as error:
-            pinned.close()
-            raise FilterFailedError(request_id, str(error)) from error
-        except CatalogueError as error:
-            pinned.close()
-            raise CatalogUnavailableError(request_id, str(error)) from error
-        except BaseException:
-            pinned.close()
-            raise
+            raise _typed(request_id, error) from error
 
     def window_items(self) -> int:
         """Items of a prompt at most, by the catalogue that is served; UnavailableError without one."""
@@ -211,7 +104,7 @@ class Admission:
         version = self._of_version(pinned)
         levels = pinned.index.levels
         prompt = self._prompt(asked, pinned, version.tokens, self._longest(levels))
-        refs = prompt.refs(self._model_fp, self._config.page_tokens, self._piece)
+        refs = prompt.refs(self._model_fp, self._config.page_tokens)
         if asked.request is None:
             use = KvUse(self._pages(prompt) * self._page_bytes, 0, 0, 0)
             self._check_pages(prompt, "history", request_id)
@@ -348,8 +241,8 @@ class Admission:
         return KvUse(
             shared=self._pages(prompt) * self._page_bytes,
             unshared=self._beam_bytes(rounds, width) if rounds else 0,
-            index=_INDEX_BYTES * width * rounds,
-            scratch=_INDEX_BYTES * width * columns,
+            index=ELEMENT_BYTES * width * rounds,
+            scratch=ELEMENT_BYTES * width * columns,
         )
 
     def _check_pages(self, prompt: Prompt, field: str, request_id: str) -> None:
@@ -370,3 +263,16 @@ class Admission:
             if need > limit:
                 message = f"{name} take {need} bytes, limit {limit}"
                 raise KvBudgetError(request.request_id, message, field="beam_width", limit=limit)
+
+
+def _typed(request_id: str, error: BaseException) -> BaseException:
+    """The error of a request that `error` ended at its admission; itself if nobody foresaw it."""
+    if isinstance(error, GenerateError):
+        return error
+    if isinstance(error, RequestError):
+        return InvalidRequestError(request_id, error.reason, field=error.field)
+    if isinstance(error, FilterError):
+        return FilterFailedError(request_id, str(error))
+    if isinstance(error, (CatalogueError, ConfigError)):
+        return CatalogUnavailableError(request_id, str(error))
+    return error

@@ -182,8 +182,10 @@ class Dispatch:
             return float("inf")
         if self.rested or wave.riders or self._full(waiting):
             return 0.0
-        oldest_s = min(job.queued_s for job in waiting)
-        return max(oldest_s + self.config.max_wait_ms / 1000 - self._clock.now_s(), 0.0)
+        wait_s = self.config.max_wait_ms / 1000
+        # Nobody waits past the middle of the time that there is.
+        end_s = min(min(job.queued_s + wait_s, (job.queued_s + job.deadline_s) / 2) for job in waiting)
+        return max(end_s - self._clock.now_s(), 0.0)
 
     def board(self, waiting: Sequence[AnyJob], wave: Wave) -> list[AnyJob]:
         """Let those start that there is room for; returns who does not wait any more."""
@@ -194,8 +196,7 @@ class Dispatch:
                 job.expire()
             if not job.waiting:
                 continue  # swept later
-            need = guarded("looking for a prompt", partial(self._backend.need, job.ask))
-            seat = need if isinstance(need, RelayError) else self._seat(job, need, used, wave)
+            need, seat = self._try(job, used, wave)
             if isinstance(seat, RelayError):
                 gone.append(job)
                 guarded("letting a catalogue go", job.ask.close)
@@ -206,7 +207,6 @@ class Dispatch:
                 if now - job.passed_s >= self.config.max_bypass_ms / 1000:
                     break  # room is kept for it
                 continue
-            assert not isinstance(need, RelayError)
             job.started_s = now
             used = used + need
             gone.append(job)
@@ -227,18 +227,31 @@ class Dispatch:
         seconds = job.done_s - job.started_s
         self.wave_s = seconds if not self.wave_s else 0.9 * self.wave_s + 0.1 * seconds
 
-    def _seat(self, job: AnyJob, need: Need, used: Need, wave: Wave) -> Seat | RelayError | None:
-        alone = not wave.riders
+    def _try(self, job: AnyJob, used: Need, wave: Wave) -> tuple[Need, Seat | RelayError | None]:
+        """What it needs, and its seat, why it will never have one, or None if there is no room for it now."""
+        rows, alone = Need(0, job.ask.rows), not wave.riders
+        # What is cached of its prompt is only looked for if it matters.
+        if not alone and not self._fits(used + rows):
+            return rows, None
+        need = guarded("looking for a prompt", partial(self._backend.need, job.ask))
+        if isinstance(need, RelayError):
+            return rows, self._named(job, need)
         if not alone and not self._fits(used + need):
-            return None
+            return need, None
         seat = guarded("admission", partial(self._backend.seat, job.ask))
-        if isinstance(seat, RelayError) and not isinstance(seat, GenerateError):
-            return InternalError(job.ask.request_id, str(seat))
+        if isinstance(seat, RelayError):
+            return need, self._named(job, seat)
         if seat is None and alone:
             # Nothing runs that it could wait for.
             message = "there is no memory for it, and nothing runs that would give some back"
-            return QueueFullError(job.ask.request_id, message, retry_after_ms=self.retry_ms([job]))
-        return seat
+            return need, QueueFullError(job.ask.request_id, message, retry_after_ms=self.retry_ms([job]))
+        return need, seat
+
+    @staticmethod
+    def _named(job: AnyJob, error: RelayError) -> RelayError:
+        if isinstance(error, GenerateError):
+            return error
+        return InternalError(job.ask.request_id, str(error))
 
     def _fits(self, need: Need) -> bool:
         return need.tokens <= self.config.max_batch_tokens and need.rows <= self.config.max_beam_rows

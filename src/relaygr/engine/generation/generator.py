@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import msgspec
@@ -20,7 +21,8 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.ids import Fingerprint, tenant, user_id
-from relaygr.engine.generation.admission import Admission, GenerateAsk, Room, Vocabulary
+from relaygr.engine.generation.admission import Admission
+from relaygr.engine.generation.asks import GenerateAsk, Room, Vocabulary
 from relaygr.engine.generation.interface import Need, Step, StepKind
 from relaygr.engine.generation.prompts import Asked
 from relaygr.engine.generation.seats import GenerateSeat, SeatModel
@@ -38,7 +40,6 @@ from relaygr.models.decoder.rows import PromptRow
 log = logging.getLogger("relaygr.engine")
 
 _MIN_LEASE_S = 60.0
-_PIECE = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +123,10 @@ class Generator:
             snapshot_path="",
         )
         cost = decoder_cost(decoder.config)
-        # Cuts lie at the same tokens of a prompt whoever it runs with: bits depend on the rows of a product.
-        whole = max(_PIECE, settings.page_tokens) if settings.bitwise else 0
-        self._piece = whole or settings.prefill_chunk_tokens
+        # Cuts lie at the same tokens of a prompt, whoever it runs with.
+        self._piece = settings.prefill_chunk_tokens
         memory = (layout, settings.device_bytes, lease_s, below)
-        self._states = PromptStates(*memory, cost, self._clock, whole)
+        self._states = PromptStates(*memory, cost, self._clock)
         self._beams = BeamPool(layout.layers, layout.heads, layout.qk_dim, layout.dtype, settings.beam_bytes)
         room = Room(self._states.pages, self._beams.nbytes, settings.scratch_bytes)
         self._admission = Admission(
@@ -138,13 +138,13 @@ class Generator:
             room,
             self._beams.bytes_for,
             vocabulary,
-            whole,
         )
         self._worker = ThreadPoolExecutor(1, "relaygr-prepare") if overlap else None
         self.trace, self._kind = trace or Trace(self._clock), kind
         self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, self.trace)
         # Around books, pages and pools; what only computes with what is held needs none.
         self._lock = threading.RLock()
+        self._computing = threading.Lock()  # one forward at a time; taken before `_lock`
         self._seats = self._scratch = self._prompt_tokens = self._cached = self._loaded = 0
 
     def window_items(self) -> int:
@@ -205,7 +205,7 @@ class Generator:
         began_s, budget = self._clock.now_s(), self.config.prefill_chunk_tokens
         sizes: list[tuple[int, int]] = []
         # With the lock held, so that nobody is forgotten between a prompt's last row and its publication.
-        with self._lock:
+        with self._computing, self._lock:
             while True:
                 parts: list[tuple[GenerateSeat, int]] = []
                 for seat in seats:
@@ -228,7 +228,8 @@ class Generator:
         began_s = self._clock.now_s()
         level = {seat: seat.search.level for seat in seats}
         rows = sum(len(seat.search.rounds[-1].nodes) if seat.search.rounds else 1 for seat in seats)
-        self._rounds.advance()
+        with self._computing:
+            self._rounds.advance()
         clocked = [seat.search.clocked for seat in seats if seat.search.level > level[seat]]
         return Step(
             StepKind.ROUND,
@@ -245,7 +246,7 @@ class Generator:
     def encode(self, ask: GenerateAsk) -> tuple[Step, Encoded | None]:
         """A chunk of a prompt, kept at once, so that a request may go on from there."""
         began_s, whole = self._clock.now_s(), ask.refs[0]
-        with self._lock:
+        with self._computing, self._lock:
             part = self._states.part(whole, self.config.prefill_chunk_tokens)
             found = self._states.take([part])
             if isinstance(found, NoRoom):
@@ -278,6 +279,10 @@ class Generator:
             end = min(start - start % self._piece + self._piece, stop)
             yield start, end
             start = end
+
+    def alone(self) -> AbstractContextManager[object]:
+        """Keeps the model for whoever else computes with it; not for the thread of the scheduler."""
+        return self._computing
 
     def chore(self) -> bool:
         with self._lock:

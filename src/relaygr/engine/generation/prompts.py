@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from relaygr.cache.digests import DigestChain, blake2b_128
 from relaygr.core.errors import RequestError
@@ -21,8 +20,8 @@ from relaygr.generation.catalogue.tokens import PromptTemplate, SidTokenMap
 from relaygr.generation.requests import GenerateRequest
 from relaygr.models.window import anchor, anchor_stride
 
-# Of the records; those of rankers have others.
-_SCHEMA, _SCHEMA_BITWISE = 2, 3
+_SCHEMA = 2  # one token id a record; what rankers keep has another
+_RECORD_BYTES = 8
 # No user has it in the name.
 _NOBODY = "\0"
 
@@ -65,49 +64,24 @@ class Prompt:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def refs(self, model_fp: Fingerprint, page_tokens: int, piece: int = 0) -> tuple[Ref, ...]:
+    def refs(self, model_fp: Fingerprint, page_tokens: int) -> tuple[Ref, ...]:
         """By what it is known in the cache; each is an alternative where the ones before are being written.
 
         A user's prompts are the user's, and wait for one another. One without a user is known by its first
         page, so that a longer one that begins like it finds it, and by its whole content otherwise.
-
-        Args:
-            piece: reuse ends with a whole piece of so many tokens, or is of all the prompt; 0 at any token.
         """
-        records = self._records(piece)
+        records = self.tokens.astype("<i8").tobytes()
         if self.user:
             return (self._ref(model_fp, page_tokens, self.user, records),)
-        each = records.nbytes // len(records)
-        content = records.tobytes()
-        first = content[: (self.shared + page_tokens) * each]
-        names = (f"{_NOBODY}{kind}{blake2b_128(data).hex()}" for kind, data in (("p", first), ("w", content)))
+        first = records[: (self.shared + page_tokens) * _RECORD_BYTES]
+        names = (f"{_NOBODY}{kind}{blake2b_128(data).hex()}" for kind, data in (("p", first), ("w", records)))
         return tuple(self._ref(model_fp, page_tokens, name, records) for name in names)
 
-    def _records(self, piece: int) -> npt.NDArray[np.int64]:
-        """[P] tokens; or [P, 2] with the hash of each one's piece, so that all of a piece matches or nothing:
-        what is computed in a part of it may differ in the last bit from what is computed in all of it."""
-        tokens = self.tokens.astype("<i8")
-        if not piece:
-            return tokens
-        records = np.empty((len(tokens), 2), "<i8")
-        records[:, 0] = tokens
-        for start in range(0, len(tokens), piece):
-            part = slice(start, start + piece)
-            records[part, 1] = int.from_bytes(blake2b_128(tokens[part].tobytes())[:8], "little", signed=True)
-        return records
-
-    def _ref(self, model_fp: Fingerprint, page_tokens: int, name: str, records: npt.NDArray[np.int64]) -> Ref:
-        schema = _SCHEMA if records.ndim == 1 else _SCHEMA_BITWISE
+    def _ref(self, model_fp: Fingerprint, page_tokens: int, name: str, records: bytes) -> Ref:
         chain = DigestChain(
-            self.tenant,
-            model_fp,
-            schema,
-            UserId(name),
-            self.anchor,
-            page_tokens,
-            records.nbytes // len(records),
+            self.tenant, model_fp, _SCHEMA, UserId(name), self.anchor, page_tokens, _RECORD_BYTES
         )
-        chain.extend(records.tobytes())
+        chain.extend(records)
         return chain.ref()
 
 

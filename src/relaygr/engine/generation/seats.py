@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relaygr.engine.generation.admission import GenerateAsk, KvUse
+from relaygr.engine.generation.asks import GenerateAsk, KvUse
 from relaygr.engine.generation.states import PromptLease
 from relaygr.generation.columns import Columns
 from relaygr.generation.errors import GenerateCancelledError, GenerateError, ModelNanError

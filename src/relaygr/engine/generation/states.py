@@ -36,7 +36,7 @@ _LINK_BYTES_PER_S = 2e9
 
 
 class FinishedKv(PagedKv):
-    """A prompt whose keys and values are all there. Its last tokens are computed again where nobody kept the
+    """A prompt whose keys and values are all there. Its last token is computed again where nobody kept the
     hidden state; what that would write is what stands there, and other requests are reading it."""
 
     def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
@@ -148,7 +148,6 @@ class PromptStates:
         layout: of the decoder's keys and values.
         cost: what computing tokens costs, in proportion; refined by what is measured.
         lease_s: longer than any request lasts.
-        piece: prompts are computed in pieces of so many tokens, and reused in whole ones; 0 is no matter.
     """
 
     def __init__(
@@ -159,9 +158,8 @@ class PromptStates:
         host: HostConfig,
         cost: Compute,
         clock: Clock,
-        piece: int = 0,
     ) -> None:
-        self.layout, self._clock, self._lease_s, self._piece = layout, clock, lease_s, piece
+        self.layout, self._clock, self._lease_s = layout, clock, lease_s
         self.hiddens = Hiddens(_HIDDENS)
         link, measured = MeasuredLink(Link(_LINK_BYTES_PER_S)), host.load == "measured"
         self._chooser = Chooser(link, MeasuredCompute(cost), measured=measured)
@@ -203,9 +201,9 @@ class PromptStates:
         return reader if isinstance(reader, ReadLease) else None
 
     def part(self, ref: Ref, limit_tokens: int) -> Ref:
-        """What to encode next of a prompt: about so many tokens behind what the device has, in pieces."""
-        device, piece = self.tiers.readable(ref).device, self._piece or 1
-        return head(ref, device, max((device + limit_tokens) // piece, device // piece + 1) * piece)
+        """Of a prompt, what to encode next: about so many tokens behind what is there, in whole pages."""
+        device = self.tiers.readable(ref).device
+        return head(ref, device, device + limit_tokens)
 
     def computed(self, parts: Sequence[tuple[int, int]], seconds: float) -> None:
         """Parts of prompts, (new, cached) tokens each, were computed in so long."""
@@ -259,8 +257,7 @@ class PromptStates:
             if isinstance(read, ReadLease):
                 store: PagedKv = FinishedKv(pool, read.pages, ref.tokens, clean_tail=True)
                 hidden = self.hiddens.get(ref)
-                last = ref.tokens - 1
-                cached = ref.tokens if hidden is not None else last - last % (self._piece or 1)
+                cached = ref.tokens - (hidden is None)
                 return PromptLease(self, ref, read, store, cached, hidden)
         write = books.append(ref, "generate", now_s, until_s)
         if isinstance(write, Refused):
