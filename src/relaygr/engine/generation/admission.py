@@ -12,12 +12,8 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.core.errors import ConfigError, RequestError
 from relaygr.core.ids import Fingerprint, Tenant, tenant
 from relaygr.engine.columns import Int64
-<<<<<<< HEAD
-from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items, window_items
-=======
 from relaygr.engine.generation.asks import ELEMENT_BYTES, GenerateAsk, KvUse, Room, Vocabulary
-from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items
->>>>>>> engine
+from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items, window_items
 from relaygr.engine.history import UserHistory
 from relaygr.generation.catalogue.errors import CatalogueError, FilterError, UnavailableError
 from relaygr.generation.catalogue.filters import Wanted

@@ -15,7 +15,7 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock
 from relaygr.core.errors import ConfigError, RequestError
-from relaygr.engine.generation.admission import Vocabulary
+from relaygr.engine.generation.asks import Vocabulary
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.artefact import Catalogue
