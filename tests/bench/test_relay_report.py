@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -95,15 +96,22 @@ def experiment(regime: str, base: float | None) -> Experiment:
     return Experiment(regime=regime, rank_taus=2.0, candidates=128, tau_ms=10.0, lengths=lengths, rates=rates)
 
 
-def confirm(stub: RelayStub, case: Case, simulated: Experiment) -> Confirmed:
+def confirm(
+    stub: RelayStub, case: Case, simulated: Experiment, hear: Callable[[str], None] = lambda text: None
+) -> Confirmed:
     async def run() -> Confirmed:
         async with stub.door() as door:
             people = People(2560, 4, 1000, 0)
             loads = Loads(_Site(), _Servers(door), people, LIMITS)  # type: ignore[arg-type]
             time = Allotment(clock() + 60, case.parts())
-            return await Confirming(loads, case, EFFORT, time, said.append).confirm(simulated)
+            return await Confirming(loads, case, EFFORT, time, note).confirm(simulated)
 
     said: list[str] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        hear(text)
+
     with asyncio.Runner(loop_factory=new_loop) as runner:
         found = runner.run(run())
     assert any("passes" in one or "fails" in one for one in said)
@@ -272,3 +280,54 @@ def test_cases_of_the_runs() -> None:
     assert RelaySpec(quick=False, twin=True).cases() == []
     with pytest.raises(ConfigError, match="no-such"):
         RelaySpec(preset="no-such")
+
+
+def test_a_ratio_says_what_it_is_of_the_real_one(confirmed: Confirmed, tmp_path: Path) -> None:
+    """An edge that was not searched to its end can only be too low."""
+
+    def ended(relay: bool, inline: bool) -> Confirmed:
+        assert confirmed.relay_length is not None
+        assert confirmed.inline_length is not None
+        return msgspec.structs.replace(
+            confirmed,
+            relay_length=msgspec.structs.replace(confirmed.relay_length, bracketed=relay),
+            inline_length=msgspec.structs.replace(confirmed.inline_length, bracketed=inline),
+        )
+
+    assert ended(True, True).length_ratio_bound == "settled"
+    assert ended(False, True).length_ratio_bound == "at least"
+    assert ended(True, False).length_ratio_bound == "at most"
+    assert ended(False, False).length_ratio_bound == "open"
+    assert msgspec.structs.replace(confirmed, relay_length=None).length_ratio_bound is None
+    whole = made(tmp_path, ended(False, True))
+    assert whole.length_ratio_bound == "at least"
+    assert whole.sessions_length_ratio_bound is None
+    out = io.StringIO()
+    print_report(Console(file=out, width=200), whole)
+    assert "at least 1.00x" in out.getvalue()
+
+
+def test_a_rate_that_no_load_confirmed_is_that_of_the_search_before(tmp_path: Path) -> None:
+    """The relay passed longer histories at q0: whatever its own loads say in their time, it passes q0."""
+    stub = RelayStub()
+
+    def hear(text: str) -> None:
+        if "relay_full: 2,560 tokens" in text and "passes" in text:
+            stub.truncate = 1  # from now on everything fails
+
+    found = confirm(stub, Case(2.0, TRAFFIC), experiment("first_touch", 40.0), hear)
+    assert found.relay_length is not None
+    assert found.relay_length.best == 2560
+    assert found.relay_rate is not None
+    assert found.q0 is not None
+    assert found.relay_rate.runs == ()
+    assert found.relay_rate.best == pytest.approx(found.q0, rel=0.1)
+    assert found.relay_rate.best is not None
+    assert found.relay_rate.best <= found.q0
+    assert found.relay_rate.trial is None
+    assert found.rate_ratio is not None
+    # Every level down to what is known failed: that is an edge. Without the time for it, it would be a bound.
+    assert found.rate_ratio_bound == "settled"
+    open_rate = msgspec.structs.replace(found.relay_rate, bracketed=False)
+    notes = made(tmp_path, msgspec.structs.replace(found, relay_rate=open_rate)).notes
+    assert any("follows from another search" in note for note in notes)

@@ -293,3 +293,19 @@ def test_m12_random_operations_against_a_plain_model() -> None:
             assert {
                 name: disk.match(content(name, 9)) for name in users if disk.match(content(name, 9))
             } == held
+
+
+def test_a_file_that_is_gone_is_not_claimed_and_what_was_being_written_there_neither() -> None:
+    disk = books()
+    for name in "abc":
+        put(disk, name)
+    found = disk.reserve((T, UserId("d")), UNIT)
+    assert found is not None
+    disk.lose(found[1].segment)
+    disk.audit()
+    assert (there(disk, list("abc")), disk.live_bytes) == ([], 0)
+    assert disk.put(DiskEntry(content("d"), found[1], found[0], LAYOUT, ())) is False
+    disk.audit()
+    assert (disk.match(content("d")), disk.used_bytes, disk.segments) == (0, 0, 0)
+    assert put(disk, "e") is not None
+    assert there(disk, ["e"]) == ["e"]

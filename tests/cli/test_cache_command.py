@@ -88,7 +88,9 @@ def test_a_log_of_events_becomes_a_trace(tmp_path: Path, capsys: pytest.CaptureF
 def test_all_policies_and_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "all.json"
     status = run("cache", "policies", "--seeds", 2, "--seed", 5, "--json", file, "--users", 25)
-    printed = capsys.readouterr().out
+    printed, told = capsys.readouterr()
+    assert "lru at 2%, 1 of 48" in told
+    assert "tlru at 25%, 48 of 48" in told
     report = msgspec.json.decode(file.read_bytes(), type=PoliciesReport)
     assert [one.spec.seed for one in report.comparisons] == [5, 6]
     for policy in POLICIES:
@@ -114,7 +116,7 @@ def test_every_knob_has_limits_and_runs_at_them(end: str) -> None:
     trace = generate(TraceSpec(users=25))
     for name, limit in KNOBS.items():
         whole = isinstance(getattr(PolicySettings(), name), int)
-        value = getattr(limit, end)
+        value = getattr(limit, end) or limit.open_low * 1e-9
         knobs = check_knobs(replace(PolicySettings(), **{name: int(value) if whole else value}))
         draw(trace, POLICIES, [Capacity("10%", share=0.1)], settings=knobs)
 
@@ -142,11 +144,16 @@ def test_every_knob_has_limits_and_runs_at_them(end: str) -> None:
         (("curve", "--trace", "none.jsonl", "--users", 5), "--trace: none.jsonl and --users exclude"),
         (("curve", "--trace", "x", "--events-per-request", 0), "--events-per-request: 0 must be in"),
         (("curve", "--json", "/"), "--json: / is a folder"),
-        (("curve", "--knob.freq-cap", 0), "--knob.freq-cap: 0 must be in [1, 1000000]"),
+        (("curve", "--knob.freq-cap", 0), "--knob.freq-cap: 0 must be in [1, 1000]"),
         (("curve", "--knob.ghost-halve-ops", 0), "--knob.ghost-halve-ops: 0 must be in"),
         (("policies", "--knob.small-share", 1.5), "--knob.small-share: 1.5 must be in [0, 1]"),
         (("policies", "--seeds", 0), "--seeds: 0 must be in [1, 1000]"),
         (("policies", "--policies", "lru,arc"), "--policies: 'gd_cost' is missing"),
+        (("curve", "--users", 1, "--sessions-per-day", 1e-6), "--users: 1: none of them has a session"),
+        (("policies", "--users", 1, "--sessions-per-day", 1e-6), "--users: 1: none of them has a session"),
+        (("policies", "--users", 1_000_000, "--session-requests", 6.5), "--users: 1000000 with"),
+        (("policies", "--seeds", 2, "--seed", 2**63 - 1, "--users", 25), "--seed: 9223372036854775808 must"),
+        (("curve", "--t1", 0, "--t2", 0), "--t1: 0.0 must be positive where t2 is 0.0"),
         (("policies", "--seed", -1), "--seed: -1 must be in [0, 2^63)"),
         (("trace", "--out", "/"), "--out: / is a folder"),
     ],

@@ -16,7 +16,7 @@ from engine_models import PAGE_TOKENS
 from relay_rig import FULL, PAGE_BYTES, Rig, longer, rig, user
 from scheduler_fakes import PATIENCE_S, await_true
 
-from relaygr.cache.interface import DiskStats
+from relaygr.cache.interface import Cause, DiskStats
 from relaygr.core.state import Hit
 from relaygr.core.units import MIB
 from relaygr.engine import disk
@@ -389,8 +389,15 @@ def test_m8_if_nobody_can_write_down_who_was_forgotten_their_files_go(
             raise OSError(errno.ENOSPC, "full")
 
         monkeypatch.setattr(ForgottenLog, "_append", refuse)
+        others = stats(r).entries - 1
+        assert others > 0
         assert r.scheduler.forget("default", "one") == 1
         monkeypatch.undo()
+        settle(r)
+        disk = stats(r)
+        assert (disk.entries, disk.live_bytes, disk.segments) == (0, 0, 0), "what is not there is not claimed"
+        assert dict(disk.departures)[Cause.FORGOTTEN] == others + 1
+        r.engine._tiers.books.audit()
         r.rank(user("two"))
     with disk_rig(tmp_path) as r:
         assert found(r, ONE) == (0, 0, 0)

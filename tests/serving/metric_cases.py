@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from relaygr.cache.interface import Cause as Leaving
 from relaygr.cache.interface import DiskStats, HostStats, Stats
 from relaygr.cache.shadow import ShadowReport
 from relaygr.cache.tally import Ceilings, Counts, Kind, Sums, Tier, Use, Visit
@@ -29,6 +30,7 @@ from relaygr.serving.snapshot import ModelFacts
 
 FIRST, SECOND = bytes(range(16)), bytes(range(1, 17))
 HISTORY = UserHistory("secret-user", [1, 2, 3], [10, 20, 30])
+ALL_CAUSES = tuple((cause, 5) for cause in Leaving)
 POOL = Stats(
     total_pages=100,
     free_pages=50,
@@ -40,6 +42,8 @@ POOL = Stats(
     evictions=5,
     overdue=1,
     refused=(),
+    departures=ALL_CAUSES,
+    page_tokens=32,
 )
 RELAY = RelayState(
     live_bytes=(("ready", 4096),),
@@ -76,8 +80,9 @@ HOST = HostStats(
     lost_tokens=7,
     restored=2,
     restore_rejected=1,
+    departures=ALL_CAUSES,
 )
-DISK = DiskStats(1 << 20, 1 << 19, 1 << 18, 4096, 2, 3, 4, 5, 1, 0, 1, 1, 1, 1, "full")
+DISK = DiskStats(1 << 20, 1 << 19, 1 << 18, 4096, 2, 3, 4, 5, 1, 0, 1, 1, 1, 1, "full", ALL_CAUSES)
 CACHE = CacheReadings(
     watched=Watched(
         Counts(
@@ -91,11 +96,12 @@ CACHE = CacheReadings(
     copies=CopyStats(
         h2d=LaneStats(bytes_total=100, busy_s=0.1, done=2), d2h=LaneStats(bytes_total=50, busy_s=0.1)
     ),
+    copied=(30, 40),
     disk_bytes=(10, 20),
     disk_missing=False,
     drift=0.001,
     lease_s=0.2,
-    host=HOST,
+    pool=replace(POOL, host=HOST, disk=DISK),
 )
 READINGS = Readings(
     cache=CACHE,

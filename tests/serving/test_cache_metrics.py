@@ -16,7 +16,9 @@ from relaygr.core.units import MIB
 HISTORY = events(100)
 NAMES = {
     *("requests_total", "tokens_total", "cost_ms_total", "whole_total", "ceiling_ratio", "decision_total"),
-    *("bandwidth_bytes_per_second", "disk_bytes_total", "failed_loads_total"),
+    *("bandwidth_bytes_per_second", "bytes_total", "failed_loads_total", "late_loads_total"),
+    *("evictions_total", "lost_tokens_total", "pages", "host_run_chunks", "lease_age_seconds"),
+    *("lease_overdue_total", "checksum_failures_total", "restore_rejected_total", "load_seconds"),
     *("host_runs_mean", "shadow_cost_hit_ratio", "drift_abs"),
 }
 
@@ -62,6 +64,16 @@ def test_m33_hits_by_tier_and_visit_with_their_ceilings(model_folder: Path) -> N
         assert metric(app, 'relaygr_cache_decision_total{way="load"}') == 1
         assert metric(app, 'relaygr_cache_bandwidth_bytes_per_second{direction="h2d"}') > 0
         assert metric(app, "relaygr_cache_load_seconds_count") == 1
+
+
+def test_the_passes_of_the_start_are_no_decisions(model_folder: Path) -> None:
+    with running(with_host(model_folder)) as app:
+        ways = ("load", "split", "recompute", "device")
+        assert [metric(app, f'relaygr_cache_decision_total{{way="{way}"}}') for way in ways] == [0, 0, 0, 0]
+        rank(app, "one", 80)
+        rank(app, "one", 90)
+        quiet(app)
+        assert metric(app, 'relaygr_cache_decision_total{way="device"}') == 1
 
 
 def test_a_signal_counts_as_the_visit_of_its_ranking(model_folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_pool_queue_and_model_are_read_when_scraped(metrics: Metrics) -> None:
     assert value(metrics, "device_bytes", state="pinned") == POOL.pinned_bytes
     assert value(metrics, "device_bytes", state="evictable") == 30 * 4096
     assert value(metrics, "device_bytes", state="free") == POOL.free_bytes
-    assert value(metrics, "device_evictions_total") == 5
+    assert value(metrics, "cache_evictions_total", tier="device", cause="room") == 5
     assert value(metrics, "lease_overdue_total") == 1
     assert value(metrics, "queue_depth", **{"class": "rank"}) == 3
     assert value(metrics, "requests_in_progress") == 9

@@ -49,8 +49,7 @@ class Watched:
         self.timeline, self.visits = Timeline(), []
         begin_s = float(self.workload.time_s[0])
         self.tally = _Keeping(self.visits, begin_s)
-        longest = int((self.workload.before + self.workload.new).max())
-        self.fleet = Fleet(of, self.timeline, self.tally, longest)
+        self.fleet = Fleet(of, self.timeline, self.tally)
         self.fleet.expected = len(self.workload)
         for request in self.workload:
             self.timeline.at(request.time_s, self.fleet.arrive, request)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,3 +37,15 @@ def test_window_is_never_too_long_and_moves_in_strides(limit: int, share: float,
     assert 0 <= events - start <= limit
     if events > limit:
         assert events - start > limit - stride
+
+
+@given(st.integers(1, 20_000), st.floats(0.01, 1.0), st.integers(1, 60))
+def test_m6_no_more_passes_over_everything_than_the_share_allows(
+    limit: int, share: float, growth: int
+) -> None:
+    """Visits that each bring `growth` events: one in stride / growth moves the window, or fewer."""
+    stride, visits = anchor_stride(limit, share), 2000
+    starts = [anchor(limit + growth * visit, limit, stride) for visit in range(visits + 1)]
+    moved = sum(one != other for one, other in pairwise(starts))
+    assert stride >= min(share * limit, limit) * (1 - 1e-6)
+    assert moved <= visits * min(1.0, growth / (share * limit)) * (1 + 1e-6) + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,7 +24,8 @@ Progress = Callable[[str], None]
 
 _FARTHEST = 48  # steps of a rate
 _PATIENCE = 1.5  # shares of time that a search may take that has found nothing
-_EXPECTED_TRIES = 2.5  # of full length: what fails clearly is given up early
+_EXPECTED_TRIES = 2.5  # of full length, times votes: what fails clearly is given up early
+_BEYOND = 0.5  # of a load, that may end after the time of its search
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,12 @@ class Case:
         return f"{self.traffic.regime}, {self.rank_taus:g} tau, {self.traffic.candidates} candidates"
 
     def parts(self) -> list[tuple[str, float]]:
-        """Its searches and their weights in time: the relay's loads are the slower to run."""
+        """Its searches and their weights in time: the relay's loads are the slower to run.
+
+        The baseline's come first: what the relay reached says little beside a baseline that is not known.
+        """
         bases = (("base", 1.0), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
-        lengths = (("inline length", 0.6), ("relay length", 2.5))
+        lengths = (("inline length", 0.8), ("relay length", 2.5))
         every = (*bases, *lengths, ("inline rate", 0.4), ("relay rate", 1.5))
         return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
@@ -60,6 +66,8 @@ class Effort:
         least, most: requests of a seed; between, as many as the time allows.
         least_length: for `least` in searches for a length, whose low rate makes loads slow.
         tries: loads of a search.
+        votes: that each side of an edge must lead by; every run of a load has draws of its own, which are the
+            same whatever is served.
         rate_step: ratio of neighbouring rates.
         caution: where a search for a rate starts, as a share of what is expected; lengths start half as far
             from it. A failed load is time without a result, one that passes is one.
@@ -74,6 +82,7 @@ class Effort:
     rate_step: float
     caution: float
     longest: int
+    votes: int = 1
 
 
 class Confirming:
@@ -103,7 +112,9 @@ class Confirming:
             relay = await self._length("relay length", RELAY_FULL, q0, sim.lengths.relay)
             length = int(inline.best) if inline.best is not None else None
         if length is not None and base.best is not None:
-            inline_rate, relay_rate = await self._rates(base, base_length, length, sim.rates)
+            assert q0 is not None
+            sure = q0 if relay is not None and (relay.best or 0) >= length else None
+            inline_rate, relay_rate = await self._rates(base, base_length, length, sim.rates, q0, sure)
         return Confirmed(
             regime=self._base.regime,
             rank_taus=self._case.rank_taus,
@@ -128,38 +139,59 @@ class Confirming:
         for length in lengths:
             expected = known if length == simulated.base_length else None
             found = await self._rate(part, INLINE_FULL, length, pace * (known or start), expected)
+            runs = tuple(len(tried) + place for place in found.runs)
             tried += found.trials
             if found.best is not None:
                 break
             part = f"base, {length}"
-        return msgspec.structs.replace(found, trials=tried), length
+        return msgspec.structs.replace(found, trials=tried, runs=runs), length
 
     async def _rates(
-        self, base: Found, base_length: int, length: int, simulated: Rates | None
+        self,
+        base: Found,
+        base_length: int,
+        length: int,
+        simulated: Rates | None,
+        inline_sure: float,
+        relay_sure: float | None,
     ) -> tuple[Found, Found]:
-        """E2; with the base's length the baseline's rate is known already."""
+        """E2; with the base's length the baseline's rate is known already.
+
+        What passed with so long a history or a longer one in the searches before passes at their rate.
+        """
         assert base.best is not None
         inline = base
         if length != base_length:
             guess = base.best * (base_length / length) ** 2
             known = simulated.inline.best if simulated is not None else None
-            inline = await self._rate("inline rate", INLINE_FULL, length, guess, known)
+            inline = await self._rate("inline rate", INLINE_FULL, length, guess, known, inline_sure)
         known = simulated.relay.best if simulated is not None else None
         start = known * (base.pace or 1.0) if known is not None else 3 * base.best
-        relay = await self._rate("relay rate", RELAY_FULL, length, start, known)
+        relay = await self._rate("relay rate", RELAY_FULL, length, start, known, relay_sure)
         return inline, relay
 
     async def _rate(
-        self, part: str, variant: Variant, length: int, start: float, simulated: float | None
+        self,
+        part: str,
+        variant: Variant,
+        length: int,
+        start: float,
+        simulated: float | None,
+        known: float | None = None,
     ) -> Found:
-        step = self._effort.rate_step
-        start *= self._effort.caution
+        step, effort = self._effort.rate_step, self._effort
+        start *= effort.caution
         share_s, each_s = self._share(part)
+        runs: Counter[int] = Counter()
 
         async def attempt(level: int) -> Trial:
-            return await self._try(variant, start * step**level, length, each_s, self._effort.least)
+            runs[level] += 1
+            return await self._try(variant, start * step**level, length, each_s, effort.least, runs[level])
 
-        edge = await find_edge(attempt, -_FARTHEST, _FARTHEST, self._effort.tries, _until(share_s))
+        sure = None if known is None else math.floor(math.log(known / start, step) + 1e-9)
+        _, load_s = self._requests(variant, start, length, each_s, effort.least)
+        until, most = _until(share_s, load_s), _FARTHEST
+        edge = await find_edge(attempt, -most, most, effort.tries, until, sure, effort.votes)
         best = start * step**edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
 
@@ -170,28 +202,42 @@ class Confirming:
         cautious = int((simulated or BASE_LENGTH) * (1 + self._effort.caution) / 2) // LENGTH_STEP
         start = min(max(cautious, 1) * LENGTH_STEP, self._effort.longest)
         share_s, each_s = self._share(part)
+        effort, runs = self._effort, Counter[int]()
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
 
         async def attempt(level: int) -> Trial:
             tokens = start + LENGTH_STEP * level
-            return await self._try(variant, rate, tokens, each_s, self._effort.least_length)
+            runs[level] += 1
+            return await self._try(variant, rate, tokens, each_s, effort.least_length, runs[level])
 
         sure = None if known is None else (known - start) // LENGTH_STEP
-        edge = await find_edge(attempt, least, most, self._effort.tries, _until(share_s), sure)
+        _, load_s = self._requests(variant, rate, start, each_s, effort.least_length)
+        until = _until(share_s, load_s)
+        edge = await find_edge(attempt, least, most, effort.tries, until, sure, effort.votes)
         best = start + LENGTH_STEP * edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
 
     def _share(self, part: str) -> tuple[float, float]:
         """Seconds of a search and of one of its loads."""
         share_s = self._time.share_s(f"{self._case.name} {part}")
-        return share_s, share_s / _EXPECTED_TRIES
+        return share_s, share_s / (_EXPECTED_TRIES * self._effort.votes)
 
-    async def _try(self, variant: Variant, rate: float, length: int, seconds: float, least: int) -> Trial:
+    def _requests(
+        self, variant: Variant, rate: float, length: int, seconds: float, least: int
+    ) -> tuple[int, float]:
+        """Of each seed of a load that is to take so many seconds, and how long it will take."""
         effort, limits = self._effort, self._loads.limits
         one = traffic_of(limits, self._base, rate, length, 1000, 0)
-        per_request_s = seconds_of(limits, variant, one) / 1000
-        wanted = int(seconds / per_request_s / len(effort.seeds))
-        count = min(max(wanted, least), effort.most)
+        each_s = seconds_of(limits, variant, one) / 1000 * len(effort.seeds)
+        count = min(max(int(seconds / each_s), least), effort.most)
+        return count, count * each_s
+
+    async def _try(
+        self, variant: Variant, rate: float, length: int, seconds: float, least: int, run: int
+    ) -> Trial:
+        """The `run`th run of a load, from 1 on."""
+        effort, limits = self._effort, self._loads.limits
+        count, _ = self._requests(variant, rate, length, seconds, least)
         trial = Trial(
             variant=variant.name,
             rate=rate,
@@ -200,7 +246,8 @@ class Confirming:
             b_rank_ms=limits.b_rank_ms,
             points=(),
         )
-        for seed in effort.seeds:
+        for first in effort.seeds:
+            seed = first + (run - 1) * len(effort.seeds)
             self._progress(
                 f"{self._case.name}, {variant.name}: {length:,} tokens at {rate:.3g}/s, {count} requests"
             )
@@ -213,10 +260,10 @@ class Confirming:
         return trial
 
 
-def _until(share_s: float) -> Callable[[bool], bool]:
+def _until(share_s: float, load_s: float) -> Callable[[bool], bool]:
     """Whether there is time for one more load: for the share, and for longer while nothing has passed."""
-    begin_s = clock()
-    return lambda found: clock() < begin_s + (1.0 if found else _PATIENCE) * share_s
+    last_s = clock() - (1 - _BEYOND) * load_s
+    return lambda found: clock() < last_s + (1.0 if found else _PATIENCE) * share_s
 
 
 def _said(case: Case, trial: Trial, budget_ms: float) -> str:

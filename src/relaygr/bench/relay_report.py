@@ -12,6 +12,7 @@ from relaygr.bench.relay_result import (
     PAPER_LENGTH_RATIO,
     PAPER_RATE_RATIO,
     Ablation,
+    Bound,
     Confirmed,
     Found,
     RelayReport,
@@ -29,8 +30,10 @@ class _Ratios(NamedTuple):
     """Of one regime, real and simulated; None where nothing was found."""
 
     length: float | None = None
+    length_bound: Bound | None = None
     length_simulated: float | None = None
     rate: float | None = None
+    rate_bound: Bound | None = None
     rate_simulated: float | None = None
 
     @classmethod
@@ -38,7 +41,12 @@ class _Ratios(NamedTuple):
         for one in found:
             if one.regime == regime:
                 return cls(
-                    one.length_ratio, one.length_ratio_simulated, one.rate_ratio, one.rate_ratio_simulated
+                    one.length_ratio,
+                    one.length_ratio_bound,
+                    one.length_ratio_simulated,
+                    one.rate_ratio,
+                    one.rate_ratio_bound,
+                    one.rate_ratio_simulated,
                 )
         return cls()
 
@@ -57,12 +65,16 @@ def report(
     once, again = (_Ratios.of(headline, regime) for regime in ("first_touch", "sessions"))
     return RelayReport(
         length_ratio=once.length,
+        length_ratio_bound=once.length_bound,
         length_ratio_simulated=once.length_simulated,
         rate_ratio=once.rate,
+        rate_ratio_bound=once.rate_bound,
         rate_ratio_simulated=once.rate_simulated,
         sessions_length_ratio=again.length,
+        sessions_length_ratio_bound=again.length_bound,
         sessions_length_ratio_simulated=again.length_simulated,
         sessions_rate_ratio=again.rate,
+        sessions_rate_ratio_bound=again.rate_bound,
         sessions_rate_ratio_simulated=again.rate_simulated,
         relay_p99_over_budget=_most(one.p99_over_budget for one in headline),
         relay_p99_over_budget_simulated=_most(one.p99_over_budget_simulated for one in headline),
@@ -110,7 +122,10 @@ def _notes(found: Sequence[Confirmed], load_before: float | None) -> tuple[str, 
         for name in ("base", "inline_length", "relay_length", "inline_rate", "relay_rate"):
             search: Found | None = getattr(one, name)
             if search is not None and search.best is not None and not search.bracketed:
-                notes.append(f"{where}: {name} was not searched to its end; more may pass")
+                how = "" if search.runs else ", which follows from another search"
+                notes.append(
+                    f"{where}: {name} was not searched to its end{how}; it is a lower bound, more may pass"
+                )
     return tuple(notes)
 
 

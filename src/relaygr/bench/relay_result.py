@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from relaygr.bench.relay_point import Point, Trial
@@ -14,23 +16,31 @@ from relaygr.sim.tally import Result
 PAPER_LENGTH_RATIO, PAPER_RATE_RATIO = 1.5, 3.6
 PAPER = "RelayGR (arXiv:2601.01712): up to, on Ascend NPUs with real queries; not measured here"
 
+Bound = Literal["settled", "at least", "at most", "open"]
+"""What a ratio of two edges is of the real one: edges that were not searched to their end are too low."""
+
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
     """The edge of what passes on real servers, beside what the simulator found.
 
     Attributes:
         best, simulated: tokens, or requests a second; None if nothing passed.
-        bracketed: whether the next step above it was tried and failed.
+        bracketed: whether it passes, and the next step above it fails, as often as was asked for; otherwise
+            more may pass.
+        runs: places in `trials` of those that the best rests on; none if it follows from another search.
     """
 
     best: float | None
     simulated: float | None
     bracketed: bool
     trials: tuple[Trial, ...]
+    runs: tuple[int, ...]
 
     @classmethod
     def of(cls, edge: Edge, best: float | None, simulated: float | None) -> Found:
-        return cls(best=best, simulated=simulated, bracketed=edge.bracketed, trials=edge.trials)
+        return cls(
+            best=best, simulated=simulated, bracketed=edge.bracketed, trials=edge.trials, runs=edge.runs
+        )
 
     @property
     def pace(self) -> float | None:
@@ -39,9 +49,9 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trial(self) -> Trial | None:
-        """That of the best."""
-        passed = [trial for trial in self.trials if trial.passes]
-        return max(passed, key=lambda trial: (trial.length, trial.rate)) if passed else None
+        """That of the best; of several, the one with the median P99."""
+        runs = sorted((self.trials[place] for place in self.runs), key=lambda trial: trial.p99_ms)
+        return runs[len(runs) // 2] if runs else None
 
 
 class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +86,15 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rate_ratio(self) -> float | None:
         return _ratio(self.relay_rate, self.inline_rate)
+
+    @property
+    def length_ratio_bound(self) -> Bound | None:
+        """None without a ratio."""
+        return _bound(self.relay_length, self.inline_length)
+
+    @property
+    def rate_ratio_bound(self) -> Bound | None:
+        return _bound(self.relay_rate, self.inline_rate)
 
     @property
     def length_ratio_simulated(self) -> float | None:
@@ -156,7 +175,8 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         length_ratio, rate_ratio: of users who come once, at a ranking budget of 2 tau: longest history at one
             rate, and highest rate at one length, of the relay over `inline_full`. The next two: of users who
-            come back. Each with what the simulator says; None where the baseline never passed.
+            come back. Each with what it is of the real ratio, and with what the simulator says; None where
+            the baseline never passed.
         relay_p99_over_budget: the largest P99 of the relay at these four edges, over its budget.
         paper_length_ratio, paper_rate_ratio: claimed by the paper, see `paper`.
         load_before: mean number of programs that ran or wanted to in the minute before; with more than a
@@ -165,12 +185,16 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     length_ratio: float | None
+    length_ratio_bound: Bound | None
     length_ratio_simulated: float | None
     rate_ratio: float | None
+    rate_ratio_bound: Bound | None
     rate_ratio_simulated: float | None
     sessions_length_ratio: float | None
+    sessions_length_ratio_bound: Bound | None
     sessions_length_ratio_simulated: float | None
     sessions_rate_ratio: float | None
+    sessions_rate_ratio_bound: Bound | None
     sessions_rate_ratio_simulated: float | None
     relay_p99_over_budget: float | None
     relay_p99_over_budget_simulated: float | None
@@ -197,3 +221,11 @@ def _ratio(relay: Found | None, inline: Found | None) -> float | None:
     if relay is None or inline is None or relay.best is None or not inline.best:
         return None
     return relay.best / inline.best
+
+
+def _bound(relay: Found | None, inline: Found | None) -> Bound | None:
+    if _ratio(relay, inline) is None or relay is None or inline is None:
+        return None
+    if inline.bracketed:
+        return "settled" if relay.bracketed else "at least"
+    return "at most" if relay.bracketed else "open"

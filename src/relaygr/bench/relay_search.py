@@ -1,4 +1,9 @@
-"""Confirms on real servers what the simulator found: the edge of what passes, from a start near it."""
+"""Confirms on real servers what the simulator found: the edge of what passes, from a start near it.
+
+A machine that others use is slow for a second now and then, so that one run of a load says little near the
+edge. A level is judged by votes: every run that passed there or above is one for it, every run that failed
+there or below one against it. An edge is settled when both its sides lead by `votes`.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +14,81 @@ import msgspec
 from relaygr.bench.relay_point import Trial
 
 Try = Callable[[int], Awaitable[Trial]]
-"""Runs the load of a level."""
+"""Runs the load of a level, each time with other draws."""
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """What a search on real servers tried, in order.
 
     Attributes:
-        level: the highest that passed, or is known to pass; None if none did.
-        bracketed: whether the level above it failed, too, or is beyond what is worth trying.
+        level: the highest that passes by its votes, or is known to pass; None if none does. All that was not
+            searched to its end may pass more, never less.
+        bracketed: whether this level, and that the one above fails, are settled; or all that is worth trying
+            passes.
+        runs: places in `trials` of those at `level`, or else of those above it that passed; none if it was
+            known before.
     """
 
     level: int | None
     bracketed: bool
     trials: tuple[Trial, ...]
+    runs: tuple[int, ...]
+
+
+class _Votes:
+    """Runs so far, and what they say of levels from `least` to `most`; those up to `known` pass."""
+
+    def __init__(self, least: int, most: int, needed: int, known: int | None) -> None:
+        self._least, self._most, self._needed = least, most, needed
+        self._known = least - 1 if known is None else known
+        self._for: list[int] = []  # levels of votes
+        self._against: list[int] = []
+
+    def add(self, level: int, trial: Trial) -> None:
+        """One vote; a pass with much room settles its level alone, which noise cannot have made."""
+        if trial.passes:
+            self._for += [level] * (self._needed if trial.easy else 1)
+        else:
+            self._against.append(level)
+
+    def lead(self, level: int) -> int:
+        """Votes for a level over those against it; it falls from level to level."""
+        return sum(one >= level for one in self._for) - sum(one <= level for one in self._against)
+
+    @property
+    def passed(self) -> bool:
+        """Whether a run was won, and not only what was known before."""
+        return self.low > max(self._known, self._least - 1)
+
+    @property
+    def low(self) -> int:
+        """The highest level that passes, `least - 1` without any."""
+        # The lead falls behind levels with votes for them, and at those with votes against.
+        ends = (*self._for, *(one - 1 for one in self._against))
+        voted = max((one for one in ends if self.lead(one) > 0), default=self._known)
+        return max(min(max(voted, self._known), self._most), self._least - 1)
+
+    @property
+    def high(self) -> int:
+        """The lowest level above `low` that fails, `most + 1` without any."""
+        low, starts = self.low, (*self._against, *(one + 1 for one in self._for))
+        return min((one for one in starts if one > low and self.lead(one) < 0), default=self._most + 1)
+
+    @property
+    def tied(self) -> int | None:
+        """The lowest level between the two that was tried, to no avail."""
+        low, high = self.low, self.high
+        return min((one for one in (*self._for, *self._against) if low < one < high), default=None)
+
+    @property
+    def unsettled(self) -> int | None:
+        """The side of an edge that needs another run; what fails first, which is given up early."""
+        low, high = self.low, self.high
+        if high <= self._most and self.lead(high) > -self._needed:
+            return high
+        if low >= self._least and low > self._known and self.lead(low) < self._needed:
+            return low
+        return None
 
 
 async def find_edge(
@@ -32,37 +98,56 @@ async def find_edge(
     tries: int,
     more: Callable[[bool], bool] = lambda found: True,
     known: int | None = None,
+    votes: int = 1,
 ) -> Edge:
     """The highest level that passes: from level 0 up or down in growing steps, then halving what is between.
 
     Args:
         least, most: levels that are worth trying; 0 is between them.
         tries: at most, and as many again while nothing has passed.
-        more: whether there is time for another one, told whether anything has passed; the first is made
-            anyway.
+        more: whether there is time for another one, told whether a run has passed; the first is made anyway.
         known: a level that passes without being tried.
+        votes: that each side of the edge must lead by. With more than one, nothing is left for a lower level
+            because of a single run.
     """
-    low, high = least - 1, most + 1
-    if known is not None:
-        low = max(known, low)
+    told = _Votes(least, most, votes, known)
     trials: list[Trial] = []
-    level, step = max(0, low + 1), 1
-    while high - low > 1:
-        found = low >= least
+    levels: list[int] = []
+    level, step = max(0, told.low + 1), 1
+    bracketed = told.low >= most
+    while not bracketed:
+        found = told.passed
         if trials and (len(trials) >= (tries if found else 2 * tries) or not more(found)):
             break
+        levels.append(level)
         trials.append(await attempt(level))
-        if trials[-1].passes:
-            low = level
-            step *= 4 if trials[-1].easy else 1
-        else:
-            high = level
-            step *= 2 if trials[-1].far else 1
-        if low >= least and high <= most:
+        told.add(level, trials[-1])
+        low, high, tied = told.low, told.high, told.tied
+        again = told.unsettled
+        if tied is not None:
+            level = tied
+        elif high - low == 1 or (not told.passed and again == high):
+            bracketed = again is None
+            level = level if again is None else again
+        elif low >= least and high <= most:
             level = (low + high) // 2
-        elif low >= least:
-            level = min(low + step, most)
         else:
-            level = max(high - step, least)
-        step *= 2
-    return Edge(level=low if low >= least else None, bracketed=high - low == 1, trials=tuple(trials))
+            step *= _boost(trials[-1])
+            level = min(low + step, most) if low >= least else max(high - step, least)
+            step *= 2
+    low = told.low
+    places = [place for place, one in enumerate(levels) if one == low]
+    above = [place for place, one in enumerate(levels) if one > low and trials[place].passes]
+    return Edge(
+        level=low if low >= least else None,
+        bracketed=bracketed,
+        trials=tuple(trials),
+        runs=tuple(places or (above if told.passed else ())),
+    )
+
+
+def _boost(trial: Trial) -> int:
+    """How much farther to go after a run that was far from the edge."""
+    if trial.passes:
+        return 4 if trial.easy else 1
+    return 2 if trial.far else 1

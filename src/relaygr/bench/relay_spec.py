@@ -28,7 +28,7 @@ class RelaySpec:
     """What to measure.
 
     Attributes:
-        quick: only a budget of 2 tau, one seed, one server.
+        quick: only a budget of 2 tau, one server, and a seed for every run of a load.
         dtype: of the model; `auto` is what a server on this machine would take.
         twin: only two servers against the simulator.
         minutes: that all of it may take.
@@ -42,7 +42,7 @@ class RelaySpec:
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     quick: bool = True
     twin: bool = False
-    minutes: float = 4.2
+    minutes: float = 4.5
     seed: int = 0
     own: tuple[str, ...] = ()
 
@@ -81,13 +81,14 @@ class RelaySpec:
         if self.quick:
             return Effort(
                 seeds=self.seeds,
-                least=200,
+                least=100,
                 most=1000,
-                least_length=150,
-                tries=5,
+                least_length=100,
+                tries=12,
                 rate_step=1.06,
                 caution=0.85,
                 longest=_LONGEST,
+                votes=2,
             )
         return Effort(
             seeds=self.seeds,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from relaygr.cache.digests import longest_match
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.index import EntryIndex
-from relaygr.cache.interface import LoadPlan, PageSum, Reason, Refused, StateCache, Stats, StorePlan
+from relaygr.cache.interface import Cause, LoadPlan, PageSum, Reason, Refused, StateCache, Stats, StorePlan
 from relaygr.cache.lease import Lease, LeaseTable, PageCopy, ReadLease, WriteLease
-from relaygr.cache.ledger import PageLedger, as_ids
+from relaygr.cache.ledger import NO_PAGES, PageLedger, as_ids
 from relaygr.cache.margin import Margin
+from relaygr.cache.pages import PageIds
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Hit, Miss, Ref, Touch
 
@@ -69,9 +72,7 @@ class DeviceBooks(StateCache):
         return False
 
     def touch(self, ref: Ref, kind: Touch) -> None:
-        key = identity(ref)
-        self._index.touch(key)
-        self.margin.visited(key, kind)
+        self._touch(identity(ref), kind)
 
     def lease(
         self, ref: Ref, tokens: int, owner: str, now_s: float, deadline_s: float
@@ -90,15 +91,15 @@ class DeviceBooks(StateCache):
             identity=key,
             owner=owner,
             expires_s=deadline_s + self._lease_ttl_s,
-            pages=entry.pages[:count],
             pins=entry.ids[:count],
+            page_count=count,
             tokens=tokens,
             rounded_tokens=min(entry.rounded_tokens, tokens),
             clean_tail=tokens % self.page_tokens == 0 or (tokens == entry.tokens and not entry.dirty_tail),
         )
         self._ledger.pin(lease.pins)
         self._leases.add(lease, now_s)
-        self._index.settle(key)
+        self._index.park(key)
         return lease
 
     def append(self, ref: Ref, owner: str, now_s: float, deadline_s: float) -> WriteLease | Refused:
@@ -115,34 +116,35 @@ class DeviceBooks(StateCache):
         if count > self._ledger.total:
             return self._refuse(Reason.TOO_LARGE)
         self.margin.asked(key)
-        kept, source = self._reuse(entry, reused) if entry is not None else ((), None)
+        kept, source = self._reuse(entry, reused) if entry is not None else (NO_PAGES, None)
         if not self._index.make_room(count - len(kept), keep=key):
             return self._refuse(Reason.PINNED)
-        taken = self._ledger.take(count - len(kept), after=kept[-1] if kept else None)
+        taken = self._ledger.take(count - len(kept), after=int(kept[-1]) if len(kept) else None)
         assert taken is not None, "room was made"
-        if entry is not None:
+        if entry is not None and reused:
             # The source of a copy is pinned too: the entry may be dropped before the mover gets to it.
             self._ledger.pin(entry.ids[: self._pages_for(reused)])
+            self._index.park(key)
             if len(kept) * self.page_tokens > reused:
                 entry.dirty_tail = True
-        copied = () if source is None else (source,)
+        copied = NO_PAGES if source is None else as_ids((source,))
         lease = WriteLease(
             keeper=self,
             identity=key,
             owner=owner,
             expires_s=deadline_s + self._lease_ttl_s,
-            pages=kept + taken,
-            pins=as_ids(kept + taken + copied),
+            pins=np.concatenate((kept, taken, copied)) if len(taken) else kept,
+            page_count=count,
             tokens=ref.tokens,
             rounded_tokens=min(entry.rounded_tokens, reused) if entry is not None else 0,
             ref=ref,
             reused_tokens=reused,
-            fresh=taken[len(copied) :],
-            copies=tuple(PageCopy(page, taken[0], reused % self.page_tokens) for page in copied),
+            shared_pages=len(kept),
+            fresh=tuple(taken[len(copied) :].tolist()),
+            copies=() if source is None else (PageCopy(source, int(taken[0]), reused % self.page_tokens),),
         )
         self._writers[key] = lease
         self._leases.add(lease, now_s)
-        self._index.settle(key)
         return lease
 
     def publish(self, lease: WriteLease, now_s: float) -> bool:
@@ -153,8 +155,9 @@ class DeviceBooks(StateCache):
             self._overdue += not lease.cancelled
             self.release(lease)
             return False
-        pages = lease.pages
-        self._index.put(Entry(lease.ref, pages, as_ids(pages), rounded_tokens=lease.rounded_tokens))
+        ids = lease.pins[: lease.page_count]
+        entry = Entry(lease.ref, ids, rounded_tokens=lease.rounded_tokens)
+        self._index.put(lease.identity, entry, lease.shared_pages)
         self.release(lease)
         return True
 
@@ -174,7 +177,7 @@ class DeviceBooks(StateCache):
             self._cancel(key)
         keys = self._index.keys_of(tenant, user)
         for key in keys:
-            self._index.drop(key)
+            self._index.drop(key, Cause.FORGOTTEN)
         self.margin.forget_user(tenant, user)
         return len(keys)
 
@@ -184,7 +187,7 @@ class DeviceBooks(StateCache):
         for key in [key for key in self._writers if key.model_fp != model_fp]:
             self._cancel(key)
         for key in self._index.keys_of_other_models(model_fp):
-            self._index.drop(key)
+            self._index.drop(key, Cause.MODEL)
 
     def sweep(self, now_s: float) -> int:
         count = 0
@@ -204,10 +207,12 @@ class DeviceBooks(StateCache):
             page_bytes=self.page_bytes,
             entries=len(self._index),
             leases=len(self._leases),
-            evictions=self._index.evictions,
+            evictions=self._index.departed[Cause.ROOM],
             overdue=self._overdue,
             refused=tuple(self._refused.items()),
             oldest_lease_s=self._leases.oldest_s,
+            departures=tuple(self._index.departed.items()),
+            page_tokens=self.page_tokens,
         )
 
     def audit(self) -> None:
@@ -217,7 +222,11 @@ class DeviceBooks(StateCache):
 
     def _evicted(self, entry: Entry) -> None:
         """An entry left to make room; a cache with a lower tier wants to know what was lost."""
-        self.margin.left(identity(entry.ref), len(entry.pages) * self.page_bytes, entry.tokens)
+        self.margin.left(identity(entry.ref), len(entry.ids) * self.page_bytes, entry.tokens)
+
+    def _touch(self, key: Identity, kind: Touch) -> None:
+        self._index.touch(key)
+        self.margin.visited(key, kind)
 
     def _pages_for(self, tokens: int) -> int:
         return -(-tokens // self.page_tokens)
@@ -229,15 +238,15 @@ class DeviceBooks(StateCache):
         self._refused[reason] += 1
         return Refused(reason)
 
-    def _reuse(self, entry: Entry, reused: int) -> tuple[tuple[int, ...], int | None]:
+    def _reuse(self, entry: Entry, reused: int) -> tuple[PageIds, int | None]:
         """The pages the next version shares with `entry`, and the page whose first rows it has to copy."""
         whole, partial = divmod(reused, self.page_tokens)
         if not partial:
-            return entry.pages[:whole], None
-        page = entry.pages[whole]
+            return entry.ids[:whole], None
+        page = int(entry.ids[whole])
         if reused == entry.tokens and not entry.dirty_tail and not self._ledger.is_pinned(page):
-            return entry.pages, None
-        return entry.pages[:whole], page
+            return entry.ids, None
+        return entry.ids[:whole], page
 
     def _cancel(self, key: Identity) -> None:
         self._writers.pop(key).cancelled = True

@@ -149,7 +149,7 @@ class Chooser:
 
     Attributes:
         layers: as of `pick`.
-        decisions: so far, by way.
+        decisions: by way, since the start or `count_anew`.
     """
 
     def __init__(
@@ -178,6 +178,10 @@ class Chooser:
             # A link that is never used is never measured again.
             self.link.relax(found.copied(found.host)[0])
         return choice
+
+    def count_anew(self) -> None:
+        """Nothing was decided so far; what was learnt stays."""
+        self.decisions = dict.fromkeys(Way, 0)
 
     def _untried(self, found: Found, queue_ms: float, deadline_ms: float) -> Choice:
         nbytes, runs = found.copied(found.host)

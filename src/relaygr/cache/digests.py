@@ -192,6 +192,8 @@ def longest_match(stored: Ref, wanted: Ref) -> int:
     Reuse ends at the latest where the pages end differently (a segment of another length), even if the bytes
     behind that point happen to be equal.
     """
+    if stored is wanted:
+        return stored.tokens
     if not _same_identity(stored, wanted):
         return 0
     pages = _equal_pages(stored, wanted)

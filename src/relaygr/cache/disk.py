@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from relaygr.cache.digests import longest_match
 from relaygr.cache.disk_entry import Burial, Burials, DiskEntry, FoundSegment, Owner, Place, Segment
 from relaygr.cache.entry import Identity, identity
+from relaygr.cache.interface import Cause
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Ref
 
@@ -29,7 +30,7 @@ class DiskBooks:
         self.segment_bytes = max(total_bytes // SEGMENTS, 1)
         self.next_number = 1
         self.used_bytes = self.live_bytes = self.index_bytes = 0
-        self.evictions = 0
+        self.departed = dict.fromkeys(Cause, 0)
         self.removed: list[int] = []
         self.burials: list[Burial] = []
         self.on_put: Callable[[DiskEntry], None] = _ignore
@@ -47,6 +48,11 @@ class DiskBooks:
     @property
     def segments(self) -> int:
         return len(self._segments)
+
+    @property
+    def evictions(self) -> int:
+        """Entries that left with the segment they lay in."""
+        return self.departed[Cause.ROOM]
 
     def get(self, key: Identity) -> DiskEntry | None:
         return self._entries.get(key)
@@ -99,15 +105,27 @@ class DiskBooks:
         """Nothing of use was written there; the bytes stay used until the segment leaves."""
         self.unpin(place)
 
-    def put(self, entry: DiskEntry) -> None:
-        """Make `entry`, on a reserved place, the one of its identity; the one before leaves."""
+    def put(self, entry: DiskEntry) -> bool:
+        """Make `entry`, on a reserved place, the one of its identity; the one before leaves.
+
+        False, as after `give_back`, if its file has gone meanwhile.
+        """
+        if self._segments[entry.place.segment].lost:
+            self.give_back(entry.place)
+            return False
         self._insert(entry)
         self.unpin(entry.place)
         self.on_put(entry)
         self._fit_index()
+        return True
 
-    def drop(self, key: Identity) -> None:
-        """Nobody finds the entry from now on; its bytes stay until their segment leaves."""
+    def drop(self, key: Identity, cause: Cause | None = None) -> None:
+        """Nobody finds the entry from now on; its bytes stay until their segment leaves.
+
+        With a `cause` it is counted as one that left for good.
+        """
+        if cause is not None:
+            self.departed[cause] += 1
         entry = self._entries.pop(key)
         entry.visible = False
         mine = self._of_user[key.tenant, key.user]
@@ -139,7 +157,7 @@ class DiskBooks:
             segment.owners.discard(owner)
             segment.buried[owner] = self.next_number
         for key in keys:
-            self.drop(key)
+            self.drop(key, Cause.FORGOTTEN)
         if holders:
             numbers = tuple(one.number for one in holders)
             self.burials.append(Burial(owner, self.next_number, numbers))
@@ -163,7 +181,14 @@ class DiskBooks:
         """There is less room than was promised: from now on something has to leave before more is written."""
         self.total_bytes = min(self.total_bytes, max(self.used_bytes, self.segment_bytes))
 
-    def remove(self, number: int) -> None:
+    def lose(self, number: int) -> None:
+        """The file of a segment is gone, because of somebody who was forgotten, with all that was in it."""
+        self.remove(number, Cause.FORGOTTEN)
+        segment = self._segments.get(number)
+        if segment is not None:
+            segment.lost = True
+
+    def remove(self, number: int, cause: Cause = Cause.ROOM) -> None:
         """The segment and all that is in it leave; unknown ones are no matter."""
         segment = self._segments.get(number)
         if segment is None:
@@ -172,8 +197,7 @@ class DiskBooks:
             self._active = None
         segment.pins += 1  # so that the last of its entries does not take it out under the loop
         for key in tuple(segment.keys):
-            self.drop(key)
-            self.evictions += 1
+            self.drop(key, cause)
         segment.pins -= 1
         if not segment.pins:
             self._take_out(segment)

@@ -62,6 +62,7 @@ class Segment:
         keys: of its entries that can be found.
         owners: of its records, dead ones included, but for those buried since.
         buried: owners who were forgotten, by the number below which their records are dead.
+        lost: whether its file is gone already; what is still being written there is of no use.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Segment:
     keys: set[Identity] = field(default_factory=set)
     owners: set[Owner] = field(default_factory=set)
     buried: dict[Owner, int] = field(default_factory=dict)
+    lost: bool = False
 
 
 class Burial(NamedTuple):

@@ -10,7 +10,7 @@ from relaygr.cache.disk import DiskBooks
 from relaygr.cache.disk_entry import DiskEntry, Place
 from relaygr.cache.entry import Identity, identity
 from relaygr.cache.host import HostBooks, HostEntry
-from relaygr.cache.interface import DiskStats, HostRun, PageSum, Reason, Refused
+from relaygr.cache.interface import Cause, DiskStats, HostRun, PageSum, Reason, Refused
 from relaygr.cache.runs import Run
 from relaygr.core.state import Ref
 
@@ -131,9 +131,9 @@ class DiskMoves:
                 del self._dirty[identity(plan.ref)]  # else it would be tried for ever
             self._disk.give_back(plan.place)
             return False
-        self._disk.put(DiskEntry(plan.ref, plan.place, plan.number, plan.layout_id, plan.sums))
-        self.saves += 1
-        return True
+        kept = self._disk.put(DiskEntry(plan.ref, plan.place, plan.number, plan.layout_id, plan.sums))
+        self.saves += kept
+        return kept
 
     def fetchable(self, ref: Ref) -> int:
         """Tokens of `ref` that only the disk has so many of; 0 if it has no more than the others."""
@@ -169,7 +169,7 @@ class DiskMoves:
             return False
         source, key = flight.source, identity(plan.ref)
         if damaged and source.visible:
-            self._disk.drop(key)
+            self._disk.drop(key, Cause.DAMAGED)
         self.damaged += damaged
         self._disk.unpin(source.place)
         above = max(self._host.match(plan.ref), self._on_device(plan.ref))
@@ -209,6 +209,7 @@ class DiskMoves:
             refused=self.refused,
             failures=self.failures,
             off=self.off,
+            departures=tuple(disk.departed.items()),
         )
 
     def audit(self) -> None:

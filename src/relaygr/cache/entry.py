@@ -30,16 +30,19 @@ class Entry:
 
     Attributes:
         ref: the content that the pages hold.
-        pages: page ids in token order; `ids` are the same as an array.
+        ids: pages in token order.
         dirty_tail: slots behind the last token may hold rows of a writer that has not published.
         rounded_tokens: behind these no row came back rounded from a lower tier.
     """
 
     ref: Ref
-    pages: tuple[int, ...]
     ids: PageIds
     dirty_tail: bool = False
     rounded_tokens: int = 0
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        return tuple(self.ids.tolist())
 
     @property
     def tokens(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from relaygr.cache.digests import cut, longest_match
 from relaygr.cache.entry import Identity, identity
-from relaygr.cache.interface import HostRun, PageSum
+from relaygr.cache.interface import Cause, HostRun, PageSum
 from relaygr.cache.policies.lru import Lru
 from relaygr.cache.policy import Policy, Victim, Weight
 from relaygr.cache.runs import Run, RunAllocator, joined, split
@@ -17,6 +17,10 @@ from relaygr.core.state import Ref
 # Entries that fill memory to the last chunk are soon in pieces of one chunk each; one part in so many stays
 # free as long as somebody can be evicted, and most entries then lie in one run.
 HEADROOM = 20
+# Where entries lie in more runs than this on average (many are cut, or grow in place, or memory is small), up
+# to so many times that part stays free: free stretches then meet before they are taken.
+FEW_RUNS, ROOMY = 1.1, 3
+MANY_RUNS = 1.15  # and from here on an entry that cannot grow in its place is better stored anew
 
 
 @dataclass(slots=True, eq=False)
@@ -91,11 +95,11 @@ class HostBooks:
         self._policy: Policy[Identity] = Lru(chunks * chunk_bytes) if policy is None else policy
         self._weigh, self._on_leave = weigh, on_leave
         self._space = RunAllocator(chunks)
-        self._headroom = chunks // HEADROOM
+        self._least_spare = self._spare = chunks // HEADROOM
         self._entries: dict[Identity, HostEntry] = {}
         self._of_user: dict[tuple[Tenant, UserId], set[Identity]] = {}
         self.evictable_chunks = 0
-        self.evictions = 0
+        self.departed = dict.fromkeys(Cause, 0)
         self.runs = 0
         self.on_put: Callable[[HostEntry], None] | None = None  # told of what has come
         self.on_remove: Callable[[HostEntry], None] | None = None  # and of what has left, for whatever reason
@@ -111,6 +115,11 @@ class HostBooks:
     def free_chunks(self) -> int:
         return self._space.free_count
 
+    @property
+    def evictions(self) -> int:
+        """Entries that left whole because others needed their place."""
+        return self.departed[Cause.ROOM]
+
     def chunks_for(self, tokens: int) -> int:
         return -(-tokens // self.chunk_tokens)
 
@@ -123,6 +132,8 @@ class HostBooks:
 
     def match(self, ref: Ref) -> int:
         """Tokens at the head of `ref` that an entry of this layout holds."""
+        if not self._entries:
+            return 0
         entry = self._entries.get(identity(ref))
         if entry is None or entry.layout_id != self.layout_id:
             return 0
@@ -138,19 +149,27 @@ class HostBooks:
         """A visit, wherever the state is that it found."""
         self._policy.touch(key)
 
+    def is_stuck(self, key: Identity, tokens: int) -> bool:
+        """Whether entries lie in many runs, and this one could grow to so many tokens only by one more."""
+        entry = self._entries.get(key)
+        if entry is None or self.runs <= MANY_RUNS * len(self._entries) or not self._least_spare:
+            return False
+        return self.chunks_for(tokens) > entry.chunks and not self._space.is_free(entry.runs[-1].end)
+
     def reserve(self, tokens: int, behind: HostEntry | None = None) -> tuple[Run, ...] | None:
         """Chunks for `tokens` tokens, which are the caller's until `put`, `extend` or `give_back`.
 
         Those that the entry `behind`, which must be pinned, has already are not counted, and the first ones
         follow its last run if they are free.
-        Evicts the shortfall, and the headroom's share of it if there is somebody to evict.
+        Evicts the shortfall, and what keeps the headroom free if there is somebody to evict.
         """
         need = self.chunks_for(tokens) - (behind.chunks if behind is not None else 0)
         if need <= 0:
             return ()
         if need > self.free_chunks + self.evictable_chunks:
             return None
-        while self.free_chunks < need + self._headroom:
+        self._adapt_spare()
+        while self.free_chunks < need + self._spare:
             victim = self._policy.evict()
             if victim is None:
                 break
@@ -207,8 +226,13 @@ class HostBooks:
         self._tell(self.on_put, entry)
         self._left(key)
 
-    def drop(self, key: Identity) -> None:
-        """Nobody finds the entry from now on; readers keep its chunks until they let go."""
+    def drop(self, key: Identity, cause: Cause | None = None) -> None:
+        """Nobody finds the entry from now on; readers keep its chunks until they let go.
+
+        With a `cause` it is counted as one that left for good.
+        """
+        if cause is not None:
+            self.departed[cause] += 1
         self._policy.remove(key)
         self._remove(key)
         self._left(key)
@@ -220,7 +244,7 @@ class HostBooks:
         """
         keys = self.keys_of(tenant, user)
         for key in keys:
-            self.drop(key)
+            self.drop(key, Cause.FORGOTTEN)
         gone = [key for key in self._policy.remembered() if (key.tenant, key.user) == (tenant, user)]
         for key in gone:
             self._policy.forget(key)
@@ -263,6 +287,13 @@ class HostBooks:
         assert self.runs == sum(len(entry.runs) for entry in entries.values()), "runs"
         assert all(entry.visible for entry in entries.values()), "visible"
 
+    def _adapt_spare(self) -> None:
+        """By one chunk at a time, so that no single request has to evict for many."""
+        if self.runs > FEW_RUNS * len(self._entries):
+            self._spare = min(self._spare + 1, ROOMY * self._least_spare)
+        else:
+            self._spare = max(self._spare - 1, self._least_spare)
+
     def _weight(self, entry: HostEntry) -> Weight:
         return self._weigh(entry.tokens, entry.chunks * self._chunk_bytes)
 
@@ -271,9 +302,10 @@ class HostBooks:
         keep = self.chunks_for(victim.keep_tokens) * self.chunk_tokens
         if not keep:
             self._remove(victim.key)
-            self.evictions += 1
+            self.departed[Cause.ROOM] += 1
             self._left(victim.key)
         elif keep < self._entries[victim.key].tokens:
+            self.departed[Cause.PART] += 1
             self.shrink(victim.key, keep)
 
     @staticmethod

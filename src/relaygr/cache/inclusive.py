@@ -16,7 +16,8 @@ class InclusiveBooks(TieredBooks):
 
     A store moves only what the host lacks, in whole pages, and the entry stays on the device; from then on
     it is clean: it leaves before entries of which something would be lost, and leaving costs nothing. A load
-    leaves the host's copy where it is. What departs from the host's copy shortens that to the pages that
+    leaves the host's copy where it is. Where host memory is in many pieces, a copy that cannot grow in its
+    place is stored anew, whole, in another. What departs from the host's copy shortens that to the pages that
     agree. An entry on the device always begins at token 0, so the host may drop its copy at any time without
     leaving a gap.
     """
@@ -29,7 +30,8 @@ class InclusiveBooks(TieredBooks):
 
     def _to_store(self, host: HostBooks, entry: Entry) -> tuple[int, int]:
         size = self.page_tokens
-        return host.match(entry.ref) // size * size, entry.tokens // size * size
+        start, end = host.match(entry.ref) // size * size, entry.tokens // size * size
+        return (0 if start < end and host.is_stuck(identity(entry.ref), end) else start), end
 
     def _still_wanted(self, store: Store) -> bool:
         """What the entry has grown by is left to the next store."""
@@ -46,9 +48,8 @@ class InclusiveBooks(TieredBooks):
         self.displaced += self._index.get(key) is not None
         self._judge(key)
 
-    def _drop_unneeded(self, host: HostBooks, ref: Ref) -> None:
+    def _drop_unneeded(self, host: HostBooks, key: Identity, ref: Ref) -> None:
         """`ref` is on the device now: what of the host's copy does not agree with it is no use any more."""
-        key = identity(ref)
         copy = host.get(key)
         if copy is not None:
             same = longest_match(copy.ref, ref)

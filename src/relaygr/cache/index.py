@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from relaygr.cache.entry import Entry, Identity, identity
-from relaygr.cache.ledger import PageLedger
+from relaygr.cache.entry import Entry, Identity
+from relaygr.cache.interface import Cause
+from relaygr.cache.ledger import NO_PAGES, PageLedger
 from relaygr.cache.recency import Recency
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 
@@ -24,8 +25,8 @@ class EntryIndex:
         "_of_user",
         "_on_evict",
         "_recency",
+        "departed",
         "evictable_pages",
-        "evictions",
     )
 
     def __init__(self, ledger: PageLedger, on_evict: Callable[[Entry], None] | None = None) -> None:
@@ -36,7 +37,7 @@ class EntryIndex:
         self._of_user: dict[tuple[Tenant, UserId], set[Identity]] = {}
         self._recency = Recency()
         self.evictable_pages = 0  # of entries without a pinned page
-        self.evictions = 0
+        self.departed = dict.fromkeys(Cause, 0)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -62,25 +63,32 @@ class EntryIndex:
         """Whether nothing would be lost with the entry: those leave first."""
         self._recency.set_rank(key, 0 if safe else 1)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, key: Identity, entry: Entry, shared: int) -> None:
         """Make `entry` the one of its identity; it takes over the recency of the one before.
 
-        What only the entry before held is free at once, unless a lease still pins it.
+        The first `shared` pages of the two are the same.
+
+        What only the entry before held is free at once, unless a lease still pins it. Until `settle` is
+        called it counts as pinned.
         """
-        key = identity(entry.ref)
         old = self._entries.get(key)
         if old is not None and not self._recency.is_parked(key):
-            self.evictable_pages -= len(old.pages)
+            self.evictable_pages -= len(old.ids)
         self._entries[key] = entry
         self._of_user.setdefault((key.tenant, key.user), set()).add(key)
         self._recency.insert(key)
         self._recency.park(key)
-        self._ledger.replace(old.ids if old is not None else None, entry.ids)
-        self.settle(key)
+        if old is None:
+            self._ledger.replace(NO_PAGES, entry.ids)
+        else:
+            self._ledger.replace(old.ids[shared:], entry.ids[shared:])
 
-    def drop(self, key: Identity) -> None:
+    def drop(self, key: Identity, cause: Cause | None = None) -> None:
+        """With a `cause` it is counted as one that left for good."""
+        if cause is not None:
+            self.departed[cause] += 1
         if not self._recency.is_parked(key):
-            self.evictable_pages -= len(self._entries[key].pages)
+            self.evictable_pages -= len(self._entries[key].ids)
         self._recency.remove(key)
         self._remove(key)
 
@@ -89,27 +97,32 @@ class EntryIndex:
         entry = self._entries.get(key)
         if entry is None:
             return
-        pinned = self._ledger.any_pinned(entry.ids)
-        if pinned and not self._recency.is_parked(key):
-            self._recency.park(key)
-            self.evictable_pages -= len(entry.pages)
-        elif not pinned and self._recency.is_parked(key):
+        if self._ledger.any_pinned(entry.ids):
+            self.park(key)
+        elif self._recency.is_parked(key):
             self._recency.unpark(key)
-            self.evictable_pages += len(entry.pages)
+            self.evictable_pages += len(entry.ids)
+
+    def park(self, key: Identity) -> None:
+        """As `settle` where a page was pinned just now."""
+        entry = self._entries.get(key)
+        if entry is not None and not self._recency.is_parked(key):
+            self._recency.park(key)
+            self.evictable_pages -= len(entry.ids)
 
     def make_room(self, pages: int, keep: Identity) -> bool:
         """Evict until `pages` are free, never `keep`; nothing at all when that could not be enough."""
         kept = self._entries.get(keep)
-        own = len(kept.pages) if kept is not None and not self._recency.is_parked(keep) else 0
+        own = len(kept.ids) if kept is not None and not self._recency.is_parked(keep) else 0
         if pages > self._ledger.free_count + self.evictable_pages - own:
             return False
         while self._ledger.free_count < pages:
             victim = self._recency.pop_oldest(keep)
             assert victim is not None, "evictable pages belong to entries that are not parked"
             entry = self._entries[victim]
-            self.evictable_pages -= len(entry.pages)
+            self.evictable_pages -= len(entry.ids)
             self._remove(victim)
-            self.evictions += 1
+            self.departed[Cause.ROOM] += 1
             if self._on_evict is not None:
                 self._on_evict(entry)
         return True
@@ -118,9 +131,7 @@ class EntryIndex:
         """Check the counters against a count from scratch; linear in pages and entries, for tests."""
         self._ledger.audit()
         unpinned = {key for key, entry in self._entries.items() if not self._ledger.any_pinned(entry.ids)}
-        assert self.evictable_pages == sum(len(self._entries[key].pages) for key in unpinned), (
-            "evictable pages"
-        )
+        assert self.evictable_pages == sum(len(self._entries[key].ids) for key in unpinned), "evictable pages"
         assert unpinned == {key for key in self._entries if not self._recency.is_parked(key)}, (
             "parked entries"
         )

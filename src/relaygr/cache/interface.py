@@ -78,6 +78,19 @@ class StorePlan:
     runs: tuple[HostRun, ...]
 
 
+class Cause(StrEnum):
+    """Why an entry left a tier for good; moving to another tier, or being replaced, is no leaving."""
+
+    ROOM = "room"  # others needed its place
+    PART = "part"  # the same, and only a part of it left
+    FORGOTTEN = "forgotten"
+    MODEL = "model"  # another one is served
+    DAMAGED = "damaged"
+
+
+Departures = tuple[tuple[Cause, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class HostStats:
     """Chunks of host memory by state, where free + pinned + evictable = total; and counters since the start.
@@ -92,6 +105,7 @@ class HostStats:
         damaged: entries that were dropped because their bytes were not those stored.
         lost_tokens: tokens evicted from the device that no other tier held.
         restored: entries from the snapshot of an earlier process; restore_rejected: snapshots not used.
+        departures: entries that left, by cause.
     """
 
     total_chunks: int
@@ -112,6 +126,7 @@ class HostStats:
     refused: int = 0
     restored: int = 0
     restore_rejected: int = 0
+    departures: Departures = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +144,7 @@ class DiskStats:
         refused: saves for which there was no room.
         failures: reads and writes that the system refused.
         off: why nothing is written any more; empty while it is.
+        departures: entries that left, by cause.
     """
 
     total_bytes: int
@@ -146,6 +162,7 @@ class DiskStats:
     refused: int
     failures: int
     off: str
+    departures: Departures = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +186,8 @@ class Stats:
     host: HostStats | None = None  # None without a host tier
     oldest_lease_s: float | None = None  # when it was given out, on the caller's clock; None without leases
     disk: DiskStats | None = None  # None without a disk tier
+    departures: Departures = ()  # entries that left the device, by cause
+    page_tokens: int = 0
 
     @property
     def total_bytes(self) -> int:

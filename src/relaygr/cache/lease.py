@@ -35,8 +35,7 @@ class Lease:
     Attributes:
         keeper: the books it came from.
         identity, owner: whose state, and who asked.
-        pages: page ids in token order; nobody else gets them while the lease is live.
-        pins: every page this lease pins.
+        pins: every page this lease pins; the first `page_count` of them are its `pages`.
         tokens: rows covered by `pages`.
         expires_s: from then on `sweep` may reclaim the pages.
         rounded_tokens: of the rows that are there, the ones behind so many never came back rounded from a
@@ -48,11 +47,16 @@ class Lease:
     identity: Identity
     owner: str
     expires_s: float
-    pages: tuple[int, ...]
     pins: PageIds = field(repr=False)
+    page_count: int
     tokens: int
     rounded_tokens: int = 0
     live: bool = field(default=True, init=False)
+
+    @property
+    def pages(self) -> tuple[int, ...]:
+        """Page ids in token order; nobody else gets them while the lease is live."""
+        return tuple(self.pins[: self.page_count].tolist())
 
     def release(self) -> None:
         """Let go of the pages; again is a no-op."""
@@ -90,6 +94,7 @@ class WriteLease(Lease):
 
     ref: Ref = field(repr=False)
     reused_tokens: int
+    shared_pages: int  # with the version before
     fresh: tuple[int, ...]
     copies: tuple[PageCopy, ...]
     cancelled: bool = field(default=False, init=False)

@@ -72,13 +72,16 @@ class PageAllocator:
         freed = np.asarray(ids, np.intp)
         if not freed.size:
             return
-        assert int(freed.min()) >= 0, "page ids are not negative"
-        assert not self._flags[freed].any(), "double free"
+        first = int(freed[0])
+        is_run = _is_run(freed)
+        assert (first if is_run else int(freed.min())) >= 0, "page ids are not negative"
+        where = slice(first, first + freed.size) if is_run else freed
+        assert not np.count_nonzero(self._flags[where]), "double free"
         mask = self._mask(freed)
         assert mask.bit_count() == freed.size, "the same page twice in one free"
-        self._flags[freed] = True
+        self._flags[where] = True
         self._bits |= mask
-        self._generations[freed] += 1
+        self._generations[where] += 1
         self._free_count += freed.size
 
     def _adjacent(self, n: int, after: int | None) -> int | None:
@@ -95,11 +98,17 @@ class PageAllocator:
         return (starts & -starts).bit_length() - 1 if starts else None
 
     def _mask(self, ids: PageIds) -> int:
-        if int(ids[-1]) - int(ids[0]) == ids.size - 1 and bool((np.diff(ids) == 1).all()):
+        if _is_run(ids):
             return _run_mask(int(ids[0]), ids.size)
         flags = np.zeros(self.total, np.bool_)
         flags[ids] = True
         return int.from_bytes(np.packbits(flags, bitorder="little").tobytes(), "little")
+
+
+def _is_run(ids: PageIds) -> bool:
+    """Whether each of them is followed by the next id."""
+    steps = ids.size - 1
+    return int(ids[-1]) - int(ids[0]) == steps and np.count_nonzero(ids[1:] - ids[:-1] == 1) == steps
 
 
 def _run_mask(start: int, n: int) -> int:

@@ -68,6 +68,10 @@ class RunAllocator:
         """The free stretches in address order; no two of them touch."""
         return tuple(Run(first, self._lengths[first]) for first in self._firsts)
 
+    def is_free(self, chunk: int) -> bool:
+        """Whether a free stretch begins with this chunk, as it does behind one that is taken."""
+        return chunk in self._lengths
+
     def take(self, n: int, after: int | None = None) -> tuple[Run, ...] | None:
         """Take `n` chunks in as few runs as the rules give.
 

@@ -11,7 +11,7 @@ from relaygr.cache.disk_moves import DiskMoves
 from relaygr.cache.entry import Entry, Identity, identity
 from relaygr.cache.flights import Flights, Load, Plan, Store
 from relaygr.cache.host import HostBooks, HostEntry, Weigh, weigh_by_length
-from relaygr.cache.interface import HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
+from relaygr.cache.interface import Cause, HostStats, LoadPlan, PageSum, Reason, Refused, Stats, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.policy import Policy
 from relaygr.cache.runs import joined
@@ -168,7 +168,7 @@ class TieredBooks(DeviceBooks):
             return False
         assert self._host is not None
         if damaged and flight.source.visible:
-            self._host.drop(flight.lease.identity)
+            self._host.drop(flight.lease.identity, Cause.DAMAGED)
         self._damaged += damaged
         # Rows under a live lease are whole, however late: only a sweep takes the pages away.
         published = ok and not damaged and self.publish(flight.lease, float("-inf"))
@@ -256,7 +256,7 @@ class TieredBooks(DeviceBooks):
         if not self._ledger.any_pinned(entry.ids):
             key = identity(entry.ref)
             self._index.drop(key)
-            self.margin.left(key, len(entry.pages) * self.page_bytes, entry.tokens)
+            self.margin.left(key, len(entry.ids) * self.page_bytes, entry.tokens)
 
     def _left_host(self, key: Identity) -> None:
         """The host has less of this identity than before."""
@@ -275,24 +275,24 @@ class TieredBooks(DeviceBooks):
         for entry in self._index.oldest():
             if missing <= 0:
                 break
-            missing -= len(entry.pages)
+            missing -= len(entry.ids)
             start, end = self._to_store(self._host, entry)
             if start < end:
                 chosen.append(entry.ref)
         return chosen
 
-    def touch(self, ref: Ref, kind: Touch) -> None:
-        super().touch(ref, kind)
+    def _touch(self, key: Identity, kind: Touch) -> None:
+        super()._touch(key, kind)
         if self._host is not None:
-            self._host.touch(identity(ref))
+            self._host.touch(key)
         if self._disk is not None:
-            self._disk.touch(identity(ref))
+            self._disk.touch(key)
 
     def publish(self, lease: WriteLease, now_s: float) -> bool:
         if not super().publish(lease, now_s):
             return False
         if self._host is not None:
-            self._drop_unneeded(self._host, lease.ref)
+            self._drop_unneeded(self._host, lease.identity, lease.ref)
         return True
 
     def forget(self, tenant: Tenant, user: UserId) -> int:
@@ -310,12 +310,12 @@ class TieredBooks(DeviceBooks):
         super().swap_model(model_fp)
         if self._host is not None:
             for key in self._host.keys_of_other_models(model_fp):
-                self._host.drop(key)
+                self._host.drop(key, Cause.MODEL)
         self._flights.cancel(lambda key: key.model_fp != model_fp)
         if self._disk is not None and self._disk_moves is not None:
             self._disk_moves.cancel(lambda key: key.model_fp != model_fp)
             for key in self._disk.keys_of_other_models(model_fp):
-                self._disk.drop(key)
+                self._disk.drop(key, Cause.MODEL)
 
     def sweep(self, now_s: float) -> int:
         count = super().sweep(now_s)
@@ -352,9 +352,8 @@ class TieredBooks(DeviceBooks):
             return self._refuse(Reason.BUSY)
         return None
 
-    def _drop_unneeded(self, host: HostBooks, ref: Ref) -> None:
+    def _drop_unneeded(self, host: HostBooks, key: Identity, ref: Ref) -> None:
         """`ref` is on the device now: the host keeps its copy only if it holds all of `ref` and more."""
-        key = identity(ref)
         copy = host.get(key)
         if copy is not None and not (longest_match(copy.ref, ref) == ref.tokens < copy.tokens):
             host.drop(key)
@@ -385,4 +384,5 @@ class TieredBooks(DeviceBooks):
             refused=self._without_room,
             restored=self.restored,
             restore_rejected=self.restore_rejected,
+            departures=tuple(host.departed.items()),
         )

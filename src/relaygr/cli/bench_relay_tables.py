@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _LEGEND = (
     "L0: longest history of inline_full at q0, half of the highest rate at which it passes with 2,048 "
     "tokens; passes: 99 % have scores of the whole history within the budget and 99.9 % any within 8 tau; "
-    "good, P99: from the time ranking was due; sim.: the simulator's searches"
+    "good, P99: from the time ranking was due; sim.: the simulator's searches; "
+    "at least, at most, open: the edge of the relay, of inline_full, of both was not searched to its end"
 )
 
 
@@ -56,15 +57,10 @@ def _ratios(report: RelayReport) -> Table:
             f"{one.rank_taus:g} tau",
             str(one.candidates),
             "infeasible" if one.length is None else f"{one.length:,}",
-            *(
-                _times(ratio)
-                for ratio in (
-                    one.length_ratio,
-                    one.length_ratio_simulated,
-                    one.rate_ratio,
-                    one.rate_ratio_simulated,
-                )
-            ),
+            _bounded(one.length_ratio, one.length_ratio_bound),
+            _times(one.length_ratio_simulated),
+            _bounded(one.rate_ratio, one.rate_ratio_bound),
+            _times(one.rate_ratio_simulated),
             "-" if one.p99_over_budget is None else f"{one.p99_over_budget:.2f}",
         )
     table.add_row(
@@ -172,6 +168,11 @@ def _hits(paths: Sequence[Count]) -> str:
 
 def _p99(spread: Spread) -> str:
     return f"{spread.p99:.1f}"
+
+
+def _bounded(ratio: float | None, bound: str | None) -> str:
+    """With a word before it where one of its edges was not searched to its end."""
+    return _times(ratio) if bound in (None, "settled") else f"{bound} {_times(ratio)}"
 
 
 def _times(ratio: float | None) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 from cyclopts import App
 from msgspec.structs import replace
 from rich.console import Console
-from rich.markup import escape
-from rich.status import Status
 
 from relaygr.cache.policies import DEFAULT
 from relaygr.cli.cache_options import (
@@ -28,6 +25,7 @@ from relaygr.cli.cache_options import (
 )
 from relaygr.cli.cache_tables import print_comparison, print_curve, print_stock
 from relaygr.cli.report import write_json
+from relaygr.cli.steps import telling
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.sim.cache.compare import Comparison, compare
@@ -80,7 +78,7 @@ def curve_command(
     sizes = parse_capacities("--capacities", capacities)
     costs, settings = (prices or Priced()).costs(), check_knobs(knob)
     _check_sizes(token_bytes, page_tokens)
-    with Console(stderr=True).status("reading") as status:
+    with telling("reading") as tell:
         trace = open_trace(source, generated)
         with naming(""):
             curve = draw(
@@ -91,7 +89,7 @@ def curve_command(
                 settings=settings,
                 token_bytes=token_bytes,
                 page_tokens=page_tokens,
-                progress=_shown(status),
+                progress=tell,
             )
     write_json(json, curve)
     print_curve(Console(), curve)
@@ -133,16 +131,16 @@ def policies_command(
     settings = check_knobs(knob)
     _check_sizes(token_bytes, 1)
     console, found = Console(), []
-    with Console(stderr=True).status("generating") as status:
+    with telling("generating") as tell:
         for seed in range(spec.seed, spec.seed + seeds):
-            with naming(""):
+            with naming(""), naming("trace."):
                 one = compare(
                     replace(spec, seed=seed),
                     names,
                     costs=costs,
                     settings=settings,
                     token_bytes=token_bytes,
-                    progress=_shown(status),
+                    progress=tell,
                 )
             found.append(one)
             print_comparison(console, one)
@@ -176,7 +174,3 @@ def _check_sizes(token_bytes: int, page_tokens: int) -> None:
     for option, value in (("--token-bytes", token_bytes), ("--page-tokens", page_tokens)):
         if not 1 <= value <= 2**30:
             raise ConfigError(option, f"{value} must be in [1, {2**30}]")
-
-
-def _shown(status: Status) -> Callable[[str], None]:
-    return lambda text: status.update(escape(text))

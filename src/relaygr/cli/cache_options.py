@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from relaygr.cache.policies import POLICIES, PolicySettings
+from relaygr.config.host import HostConfig
 from relaygr.config.limits import Range
 from relaygr.config.sizes import parse_bytes
 from relaygr.core.errors import ConfigError
@@ -23,11 +24,9 @@ from relaygr.sim.cache.trace import Trace
 
 _SPEC = TraceSpec()
 _MOST_SHARE = 1000.0  # percent of the footprint
+_OF_THE_SERVER = ("first_touch_weight", "freq_cap", "ghost_entries", "ghost_halve_ops")
 KNOBS = {
-    "first_touch_weight": Range(0, 1e6),
-    "freq_cap": Range(1, 1e6),
-    "ghost_entries": Range(0, 1e8),
-    "ghost_halve_ops": Range(1, 1e15),
+    **{name: HostConfig.LIMITS[name] for name in _OF_THE_SERVER},
     "promote_at": Range(1, 3),
     "small_share": Range(0, 1),
     "protected_share": Range(0, 1),
@@ -182,7 +181,9 @@ def open_trace(source: Source | None, generated: Generated | None) -> Trace:
     """
     files, made = source or Source(), generated or Generated()
     if not files.trace:
-        return generate(made.spec())
+        spec = made.spec()
+        with naming("trace."):
+            return generate(spec)
     if changed := made.changed():
         raise ConfigError("--trace", f"{files.trace[0]} and {changed[0]} exclude each other")
     with naming("visits."):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
-from rich.markup import escape
 
 from relaygr.cache.policies import DEFAULT
 from relaygr.cli.cache_options import (
@@ -23,6 +22,7 @@ from relaygr.cli.cache_options import (
 )
 from relaygr.cli.plan_cache_tables import print_plan
 from relaygr.cli.report import write_json
+from relaygr.cli.steps import telling
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.models.presets import preset as preset_config
@@ -128,7 +128,7 @@ def cache_command(
     load, settings = _load(calibration, t1_ms, t2_ms, candidates), check_knobs(knob)
     ways = _ways(tiers, link_gb_s, disk_gb_s, fix_ms, queue_ms)
     names, sizes = parse_policies("--policies", policies), parse_capacities("--capacities", capacities)
-    with Console(stderr=True).status("reading") as status, naming(""):
+    with telling("reading") as tell, naming(""):
         plan = plan_cache(
             shape,
             tiers,
@@ -138,7 +138,7 @@ def cache_command(
             ways=ways,
             load=load,
             settings=settings,
-            progress=lambda text: status.update(escape(text)),
+            progress=tell,
         )
     write_json(json, plan)
     print_plan(Console(), plan)

@@ -1,6 +1,9 @@
-"""Progress bars of a command that works in named steps."""
+"""Progress of a command that works in named steps."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
@@ -26,3 +29,14 @@ class Steps:
         if step not in self._tasks:
             self._tasks[step] = self._bar.add_task(escape(step), total=1.0, shown="")
         self._bar.update(self._tasks[step], completed=done, shown=escape(words))
+
+
+@contextmanager
+def telling(first: str) -> Iterator[Callable[[str], None]]:
+    """Say on standard error what is being done: in a line that changes, or in a file in a line each."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return
+    with console.status(first) as status:
+        yield lambda text: status.update(escape(text))

@@ -80,7 +80,19 @@ class Below:
     def forget(self, owner: Owner) -> Callable[[], None]:
         """The tiers have forgotten the user; what this returns waits until no later process finds them."""
         disk = self._tiers.disk
-        return disk.forget(owner) if disk is not None else _nothing
+        if disk is None:
+            return _nothing
+        finish = disk.forget(owner)
+
+        def wait() -> None:
+            try:
+                finish()
+            finally:
+                with self._lock:
+                    if self._tiers.disk is disk:
+                        disk.tell()  # files may have gone that the books still claim
+
+        return wait
 
     def fetchable(self, ref: Ref, by_s: float) -> bool:
         """Whether the disk has more of a prefix than the tiers above, and it can be there by then."""

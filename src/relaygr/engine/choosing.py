@@ -62,6 +62,10 @@ class Loader:
         """So far, by what was done about the tokens of the host."""
         return tuple((way.value, count) for way, count in self._chooser.decisions.items())
 
+    def count_anew(self) -> None:
+        """What was decided so far was for passes that nobody asked for."""
+        self._chooser.count_anew()
+
     def pass_ms(self, new_tokens: int, cached_tokens: int) -> float:
         """What computing a history behind its cached part takes, by the passes of late; from any thread."""
         return self._chooser.compute.pass_ms(new_tokens, cached_tokens, 0)

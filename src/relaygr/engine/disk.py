@@ -10,6 +10,7 @@ import errno
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import NamedTuple
 
 from relaygr.cache.disk import DiskBooks
 from relaygr.cache.disk_entry import Burial
@@ -40,6 +41,18 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 Owner = tuple[Tenant, UserId]
 
 
+class Done(NamedTuple):
+    """What became of something that was done to the files.
+
+    Attributes:
+        safe: whether a later process finds nobody there who was forgotten.
+        lost: segments whose files had to go, and of which the books do not know that.
+    """
+
+    safe: bool = True
+    lost: tuple[int, ...] = ()
+
+
 class DiskTier:
     """All methods run where the engine runs, but for `waiting`, `due`, `ready` and what `forget` returns.
 
@@ -65,7 +78,7 @@ class DiskTier:
         self._saving: Saving | None = None
         self._tried = -1  # the changes after which nothing could be written
         self._fetching: dict[Owner, Fetching] = {}
-        self._told: list[Future[bool]] = []  # burials and removals that are not done
+        self._told: list[Future[Done]] = []  # burials and removals that are not done
         self._bytes_per_s = FETCHED_BYTES_PER_S
         self._in_row = 0
         self.saved_bytes = self.fetched_bytes = 0
@@ -176,18 +189,21 @@ class DiskTier:
         told = tuple(self._told)
         return lambda: self._finish(told)
 
-    def _finish(self, told: tuple[Future[bool], ...]) -> None:
+    def _finish(self, told: tuple[Future[Done], ...]) -> None:
         wait(told)
-        if not all(kept.result() for kept in told):
+        if not all(one.result().safe for one in told):
             self._turn_off(_UNWRITTEN)
             raise BackendError(f"{_UNWRITTEN}: a later process may find their state in host.disk_path")
 
     def tell(self) -> None:
         """Have the other thread do to the files what the books have decided."""
         books = self._books
-        for kept in [kept for kept in self._told if kept.done()]:
-            self._told.remove(kept)
-            if not kept.result():
+        for one in [one for one in self._told if one.done()]:
+            self._told.remove(one)
+            done = one.result()
+            for number in done.lost:
+                books.lose(number)
+            if not done.safe:
                 self._turn_off(_UNWRITTEN)
         while books.burials:
             burial = books.burials.pop(0)
@@ -253,28 +269,28 @@ class DiskTier:
             if fetching.deadline_s < now_s:
                 self.abandon(owner)
 
-    def _bury(self, burial: Burial) -> bool:
-        """On the other thread: False if the user's records may be found by a later process."""
+    def _bury(self, burial: Burial) -> Done:
+        """On the other thread; not safe if the user's records may be found by a later process."""
         try:
             self._forgotten.add(burial.owner, burial.number)
-            return True
+            return Done()
         except OSError as error:
             log.warning("who was forgotten cannot be written down, so their files are removed: %s", error)
-        removed = [self._remove(number) for number in burial.segments]
-        return all(removed)
+        safe = [self._remove(number).safe for number in burial.segments]
+        return Done(all(safe), burial.segments)
 
-    def _remove(self, number: int) -> bool:
+    def _remove(self, number: int) -> Done:
         try:
             self._files.remove(number)
-            return True
+            return Done()
         except OSError as error:
             log.error("a file of user states cannot be removed: %s", error)
-            return False
+            return Done(safe=False)
 
-    def _prune(self, needed: dict[Owner, int]) -> bool:
+    def _prune(self, needed: dict[Owner, int]) -> Done:
         try:
             self._files.sync_folder()  # records whose tombstones go must be gone for good
             self._forgotten.rewrite(needed)
         except OSError as error:
             log.warning("the list of who was forgotten cannot be shortened: %s", error)
-        return True
+        return Done()

@@ -5,12 +5,15 @@ A start that slid with each event would change every position and so every cache
 
 from __future__ import annotations
 
+import math
+
 PAGE_EVENTS = 32
 
 
 def anchor_stride(limit: int, share: float) -> int:
-    """Events that a jump drops: `share` of `limit`, rounded to whole `PAGE_EVENTS`, in [1, limit].
+    """Events that a jump drops: `share` of `limit`, rounded up to whole `PAGE_EVENTS`, in [1, limit].
 
+    Never less than asked for: a jump costs a whole pass, and there are growth / stride of them.
     Not to the pages of a pool: what a model sees must not depend on how its K/V are stored.
 
     Raises:
@@ -20,7 +23,8 @@ def anchor_stride(limit: int, share: float) -> int:
         raise ValueError(f"limit: {limit} must be at least 1")
     if not 0 < share <= 1:
         raise ValueError(f"share: {share} must be in (0, 1]")
-    return min(max(round(share * limit / PAGE_EVENTS), 1) * PAGE_EVENTS, limit)
+    pages = math.ceil(round(share * limit / PAGE_EVENTS, 9))  # 0.1 * 320 is a little more than 32
+    return min(max(pages, 1) * PAGE_EVENTS, limit)
 
 
 def anchor(events: int, limit: int, stride: int) -> int:

@@ -41,9 +41,13 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     chunk: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("new_tokens", "cached_tokens", "candidates"):
-            if not 0 <= getattr(self, name) <= 1 << 31:
-                raise ConfigError(f"pass.{name}", f"{getattr(self, name)} is outside [0, {1 << 31}]")
+        for name, value in (
+            ("new_tokens", self.new_tokens),
+            ("cached_tokens", self.cached_tokens),
+            ("candidates", self.candidates),
+        ):
+            if not 0 <= value <= 1 << 31:
+                raise ConfigError(f"pass.{name}", f"{value} is outside [0, {1 << 31}]")
 
     @property
     def rows(self) -> int:
@@ -105,7 +109,8 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def pass_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """T(q, ctx, c)."""
         work = self.t1_ms * new_tokens + self.t2_ms * pairs(new_tokens, cached_tokens)
-        return self.t0_ms + work + self._scoring_ms(candidates, cached_tokens + new_tokens + 1)
+        scoring = self._scoring_ms(candidates, cached_tokens + new_tokens + 1) if candidates else 0.0
+        return self.t0_ms + work + scoring
 
     def full_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         """Everything computed."""

@@ -53,9 +53,10 @@ class LiveBytes:
         self.resize(state, -nbytes)
 
     def move(self, old: State, new: State, nbytes: int) -> None:
-        for state, sign in ((old, -1), (new, 1)):
-            self._counts[state] += sign
-            self._bytes[state] += sign * nbytes
+        self._counts[old] -= 1
+        self._counts[new] += 1
+        self._bytes[old] -= nbytes
+        self._bytes[new] += nbytes
 
     def resize(self, state: State, growth_bytes: int) -> None:
         self._bytes[state] += growth_bytes

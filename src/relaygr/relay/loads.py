@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -15,21 +15,34 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class _Slice:
-    """What happened between two ticks of the meter."""
+class _Work:
+    """Of one kind: what came, and what was done in how much time."""
 
-    arrived: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
-    served: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
-    busy_ms: dict[Kind, float] = field(default_factory=lambda: dict.fromkeys(Kind, 0.0))
+    arrived: int = 0
+    served: int = 0
+    busy_ms: float = 0.0
 
-    @classmethod
-    def sum(cls, parts: Collection[_Slice]) -> _Slice:
-        """All of them together."""
-        return cls(
-            {kind: sum(one.arrived[kind] for one in parts) for kind in Kind},
-            {kind: sum(one.served[kind] for one in parts) for kind in Kind},
-            {kind: sum(one.busy_ms[kind] for one in parts) for kind in Kind},
-        )
+
+_Slice = dict[Kind, _Work]
+"""What happened between two ticks of the meter."""
+
+_KINDS = tuple(Kind)
+
+
+def _empty() -> _Slice:
+    return {kind: _Work() for kind in _KINDS}
+
+
+def _sum(parts: Iterable[_Slice]) -> _Slice:
+    """All of them together."""
+    whole = _empty()
+    for part in parts:
+        for kind, work in part.items():
+            total = whole[kind]
+            total.arrived += work.arrived
+            total.served += work.served
+            total.busy_ms += work.busy_ms
+    return whole
 
 
 class LoadMeter:
@@ -48,13 +61,13 @@ class LoadMeter:
         # By tick, empty until the first call; the current one is not over, and one more than the limit.
         self._slices: dict[int, _Slice] = {}
         # Of all of them: sums that are made anew with every tick, and grow until the next.
-        self._whole = _Slice()
+        self._whole = _empty()
         self._mean_ms: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
 
     def arrive(self, kind: Kind, now_s: float) -> None:
         """A request wants to be served, whether or not it will be."""
-        self._now(now_s).arrived[kind] += 1
-        self._whole.arrived[kind] += 1
+        self._now(now_s)[kind].arrived += 1
+        self._whole[kind].arrived += 1
 
     def serve(self, kind: Kind, busy_ms: float, now_s: float, requests: int = 1) -> None:
         """So many requests took so much time of a model slot together; 0 for a part of one that goes on.
@@ -64,18 +77,21 @@ class LoadMeter:
         """
         if not (busy_ms >= 0 and requests >= 0):
             raise ValueError(f"busy_ms {busy_ms} and requests {requests} must be at least 0")
-        current, whole = self._now(now_s), self._whole
-        for part in (current, whole):
-            part.served[kind] += requests
-            part.busy_ms[kind] += busy_ms
-        if served := whole.served[kind]:
-            self._mean_ms[kind] = whole.busy_ms[kind] / served
+        current = self._now(now_s)[kind]
+        whole = self._whole[kind]  # which the line above may have made anew
+        current.served += requests
+        current.busy_ms += busy_ms
+        whole.served += requests
+        whole.busy_ms += busy_ms
+        if whole.served:
+            self._mean_ms[kind] = whole.busy_ms / whole.served
 
     def rate_per_s(self, kind: Kind, now_s: float) -> float:
         """Arrivals a second in the window, or since the first call; at first, a slice counts as over."""
         self._now(now_s)
-        since_s = now_s - max(self._first, self._tick - self._limit) * self._slice_s
-        return self._whole.arrived[kind] / max(since_s, self._slice_s)
+        slice_s = self._slice_s
+        since_s = now_s - max(self._first, self._tick - self._limit) * slice_s
+        return self._whole[kind].arrived / max(since_s, slice_s)
 
     def mean_ms(self, kind: Kind) -> float:
         """Slot time of one request in the window, or of the last ones before; 0 before any."""
@@ -89,10 +105,10 @@ class LoadMeter:
         tick = int(now_s // self._slice_s)
         if not self._slices:
             self._first = self._tick = tick
-            self._slices[tick] = _Slice()
+            self._slices[tick] = _empty()
         elif tick > self._tick:
             self._tick = tick
             self._slices = {at: one for at, one in self._slices.items() if at >= tick - self._limit}
-            self._whole = _Slice.sum(self._slices.values())
-            self._slices[tick] = _Slice()
+            self._whole = _sum(self._slices.values())
+            self._slices[tick] = _empty()
         return self._slices[self._tick]

@@ -57,6 +57,7 @@ class Router:
         self._random = random.Random(seed)
         self._version = self._moves = -1
         self._special = self._normal = self._before = Pool(config.hash, {}, 0)
+        self._pools: tuple[Pool, ...] = (self._special,)  # each of them once
         self._follow(now_s)
 
     def route_prefix(self, key: str, now_s: float) -> Route | Refused:
@@ -123,8 +124,8 @@ class Router:
     def done(self, member: str) -> None:
         """A request that was routed to `member` has ended, however it did."""
         self._inflight[member] -= 1
-        for pool in self._pools():
-            pool.total -= member in pool
+        for pool in self._pools:
+            pool.total -= member in pool.weights
 
     def admitted(self, key: str, member: str, now_s: float) -> None:
         """A prefix that was routed to `member` was admitted: until its ranking is routed it is load there.
@@ -240,17 +241,14 @@ class Router:
         if spill is not None:
             self.counts.spills[spill] += 1
         self._inflight[name] += 1
-        for pool in self._pools():
-            pool.total += name in pool
+        for pool in self._pools:
+            pool.total += name in pool.weights
         self._traffic.add(key, name)
         return Route(name, self.members.epoch, spill, moved)
 
     def _refuse(self, reason: Refusal) -> Refused:
         self.counts.refusals[reason] += 1
         return Refused(reason, self.members.epoch)
-
-    def _pools(self) -> tuple[Pool, ...]:
-        return (self._special,) if self._normal is self._special else (self._special, self._normal)
 
     def _follow(self, now_s: float) -> None:
         """Let the pools be what the members are now."""
@@ -270,6 +268,7 @@ class Router:
         self._special = self._pool([name for name in taking if name in relaying], now_s)
         rest = [name for name in taking if name not in relaying]
         self._normal = self._pool(rest, now_s) if rest else self._special
+        self._pools = (self._special, self._normal) if rest else (self._special,)
         self._traffic.size_for(len(taking))
 
     def _pool(self, names: list[str], now_s: float) -> Pool:

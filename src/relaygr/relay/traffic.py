@@ -27,17 +27,18 @@ class Traffic:
         return len(self._window) >= self.limit
 
     def add(self, key: str, member: str) -> None:
-        self._window.append((key, member))
-        self._keys[key] += 1
+        window, keys = self._window, self._keys
+        window.append((key, member))
+        keys[key] = keys.get(key, 0) + 1
         self._members[member] += 1
-        while len(self._window) > self.limit:
-            old_key, old_member = self._window.popleft()
+        while len(window) > self.limit:
+            old_key, old_member = window.popleft()
             self._members[old_member] -= 1
-            left = self._keys[old_key] - 1
+            left = keys[old_key] - 1
             if left:
-                self._keys[old_key] = left
+                keys[old_key] = left
             else:
-                del self._keys[old_key]
+                del keys[old_key]
 
     def of_key(self, key: str) -> int:
         return self._keys[key]

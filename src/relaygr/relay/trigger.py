@@ -160,7 +160,8 @@ class Trigger:
         verdict = self._in_time(lengths, meta.cached_tokens, build, owner, lead_ms)
         if verdict.reason is not Reason.ADMITTED and not self._config.admit_all:
             return verdict
-        return verdict.but(self._placed(owner, feedback_max_age_s))
+        reason = self._placed(owner, feedback_max_age_s)
+        return verdict if reason is verdict.reason else verdict.but(reason)
 
     def _placed(self, owner: Owner, feedback_max_age_s: float) -> Reason:
         if owner.key_inflight >= self._config.key_inflight_max:
@@ -178,8 +179,8 @@ class Trigger:
         if latency is None or budgets is None:
             return Verdict(Reason.ADMITTED)
         prefix, suffix, candidates = lengths
-        full = latency.full_p99_ms(prefix, suffix, candidates)
-        wait = inline_wait_ms(latency.coefficients.full_ms(prefix, suffix, candidates), owner.rank_rate_per_s)
+        usual = latency.coefficients.full_ms(prefix, suffix, candidates)
+        full, wait = latency.k99 * usual, inline_wait_ms(usual, owner.rank_rate_per_s)
         if not self._at_risk(build.name, prefix, suffix, full + wait + budgets.guard_ms, budgets.b_rank_ms):
             return Verdict(Reason.NOT_AT_RISK, full)
         hit = latency.hit_p99_ms(prefix, suffix, candidates)
@@ -210,11 +211,11 @@ class Trigger:
 
         Chunks are only counted where one piece would be in time: so few that counting them is cheap.
         """
-        whole = latency.pre_ms(tokens)
         if build.chunks is None:
+            whole = latency.pre_ms(tokens)
             return whole, whole <= limit_ms
         if latency.pre_ms(tokens, 1) > limit_ms:
-            return whole, False
+            return latency.pre_ms(tokens), False
         starts = self._starts.get(build.name)
         if starts is None or starts.chunks != build.chunks:
             starts = self._starts[build.name] = _ChunkStarts(build.chunks)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-from relaygr.cache.interface import HostStats
+from relaygr.cache.interface import Stats
 from relaygr.cache.tally import Counts
 from relaygr.engine.courier import CopyStats
 from relaygr.memory.lane import LaneStats
 from relaygr.serving.cache_watch import Watched
+from relaygr.serving.tier_gauges import tier_metrics
 
 _KINDS = ("model", "tier", "visit", "use")
 
@@ -23,20 +24,22 @@ class CacheReadings:
     Attributes:
         decisions: about the tokens of the host, by what was done.
         copies: between device and host.
-        disk_bytes: from and to disk; disk_missing: whether a disk tier is wanted and could not be opened.
+        copied: bytes to the device and from it; disk_bytes: from and to disk.
+        disk_missing: whether a disk tier is wanted and could not be opened.
         drift: of the host format, as a share of probability; None where it is exact.
         lease_s: age of the oldest lease; None without one.
-        host: None without a host tier.
+        pool: what the books hold; None before there are any.
     """
 
     watched: Watched
     decisions: tuple[tuple[str, int], ...]
     copies: CopyStats
+    copied: tuple[int, int]
     disk_bytes: tuple[int, int]
     disk_missing: bool
     drift: float | None
     lease_s: float | None
-    host: HostStats | None
+    pool: Stats | None
 
 
 def cache_metrics(now: CacheReadings, model: str) -> Iterator[Metric]:
@@ -45,18 +48,16 @@ def cache_metrics(now: CacheReadings, model: str) -> Iterator[Metric]:
     for way, count in now.decisions:
         decisions.add_metric((model, way), count)
     yield decisions
-    yield from _copies(now.copies, now.disk_bytes, model)
+    yield from _copies(now, model)
     if now.disk_missing:
         off = GaugeMetricFamily("relaygr_disk_off", "Whether nothing is written to disk", labels=("model",))
         off.add_metric((model,), 1)
         yield off
-    if now.lease_s is not None:
-        yield _gauge("lease_age_seconds", "Age of the oldest lease", model, now.lease_s)
+    yield _gauge("lease_age_seconds", "Age of the oldest lease; 0 without any", model, now.lease_s or 0.0)
     if now.drift is not None:
         yield _gauge("drift_abs", "Most that the host format moved a probability", model, now.drift)
-    if now.host is not None:
-        runs = now.host.runs / now.host.entries if now.host.entries else 0.0
-        yield _gauge("host_runs_mean", "Stretches of host memory that a state lies in", model, runs)
+    if now.pool is not None:
+        yield from tier_metrics(now.pool, model)
     yield from _shadows(now.watched, model)
 
 
@@ -86,7 +87,8 @@ def _hits(counts: Counts, model: str) -> Iterator[Metric]:
         yield ceiling
 
 
-def _copies(copies: CopyStats, disk: tuple[int, int], model: str) -> Iterator[Metric]:
+def _copies(now: CacheReadings, model: str) -> Iterator[Metric]:
+    copies = now.copies
     lanes = {"h2d": copies.h2d, "d2h": copies.d2h}
     speed = GaugeMetricFamily(
         "relaygr_cache_bandwidth_bytes_per_second", "Of copies while they run", labels=("model", "direction")
@@ -101,16 +103,15 @@ def _copies(copies: CopyStats, disk: tuple[int, int], model: str) -> Iterator[Me
         spent = SummaryMetricFamily("relaygr_cache_load_seconds", text, labels=("model",))
         spent.add_metric((model,), copies.h2d.done, copies.h2d.busy_s)
         yield spent
-    files = _counter("disk_bytes_total", "Bytes copied from and to disk", ("model", "direction"))
-    for direction, nbytes in zip(("read", "write"), disk, strict=True):
-        files.add_metric((model, direction), nbytes)
-    yield files
+    moved = _counter("bytes_total", "Bytes copied between tiers", ("model", "direction"))
+    for direction, nbytes in zip(("h2d", "d2h", "read", "write"), now.copied + now.disk_bytes, strict=True):
+        moved.add_metric((model, direction), nbytes)
+    yield moved
+    late = _counter("late_loads_total", "Loads that came too late for their ranking", ("model",))
+    late.add_metric((model,), copies.late_loads)
+    yield late
     loads = _counter("failed_loads_total", "Loads that a ranking did without", ("model", "reason"))
-    for reason, count in (
-        ("late", copies.late_loads),
-        ("failed", copies.failed_loads),
-        ("declined", copies.declined_loads),
-    ):
+    for reason, count in (("failed", copies.failed_loads), ("declined", copies.declined_loads)):
         loads.add_metric((model, reason), count)
     yield loads
 

@@ -123,7 +123,6 @@ def _pool(pool: Stats, model: str) -> Iterator[Metric]:
     }
     yield _gauge("device_bytes", "Device memory of prefixes", model, states, "state")
     yield _one("device_entries", "Prefixes on the device", model, pool.entries)
-    yield _total("device_evictions_total", "Prefixes evicted for others", model, pool.evictions)
     yield _total("lease_overdue_total", "Leases not given back in time", model, pool.overdue)
 
 
@@ -141,11 +140,8 @@ def _host(host: HostStats, copied: tuple[int, int], model: str) -> Iterator[Metr
     directions = dict(zip(("h2d", "d2h"), copied, strict=True))
     yield _counts("copy_bytes_total", "Bytes copied between host and device", model, "direction", directions)
     yield _total("build_mismatch_total", "Host entries that were not what was stored", model, host.damaged)
-    if host.restored or host.restore_rejected:
+    if host.restored:
         yield _one("restored_entries", "Prefixes from the snapshot at the start", model, host.restored)
-        text = "Snapshots that were not used"
-        yield _total("restore_rejected_total", text, model, host.restore_rejected)
-    yield _total("lost_tokens_total", "Tokens evicted that no tier held", model, host.lost_tokens)
 
 
 def _disk(disk: DiskStats, model: str) -> Iterator[Metric]:
@@ -158,7 +154,6 @@ def _disk(disk: DiskStats, model: str) -> Iterator[Metric]:
     yield _one("disk_entries", "Prefixes on disk", model, disk.entries)
     yield _one("disk_index_bytes", "Memory for what is on disk", model, disk.index_bytes)
     yield _one("disk_off", "Whether nothing is written to disk any more", model, bool(disk.off))
-    yield _total("disk_evictions_total", "Prefixes that left with their file", model, disk.evictions)
     ends = {
         "saved": disk.saves,
         "fetched": disk.fetches,

@@ -30,11 +30,12 @@ def readings(
         watched=watch.watched(),
         decisions=engine.stats().decisions,
         copies=engine.copy_stats(),
+        copied=engine.copied_bytes,
         disk_bytes=engine.below.copied_bytes,
         disk_missing=engine.below.is_missing,
         drift=served.drift.probability if served.drift is not None else None,
         lease_s=_CLOCK.now_s() - pool.oldest_lease_s if pool.oldest_lease_s is not None else None,
-        host=pool.host,
+        pool=pool,
     )
     return Readings(
         load=scheduler.load(),

@@ -99,6 +99,7 @@ def load(path: str, config: Config, before: Served | None = None) -> Served:
     drift = check_drift(engine, config.host)
     epsilon = warm(engine)
     served = Served(engine, path, time.time(), speed(engine, config, like), epsilon, drift)
+    engine.loader.count_anew()
     log.info("model %s of %s is warm", served.model, path or f"preset {config.serving.preset}")
     return served
 

@@ -40,9 +40,9 @@ class Fleet:
         expected, answered: requests that will come, and those that are over.
     """
 
-    def __init__(self, world: World, timeline: Timeline, tally: Tally, max_tokens: int) -> None:
+    def __init__(self, world: World, timeline: Timeline, tally: Tally) -> None:
         self._world, self._timeline, self._tally = world, timeline, tally
-        self._refs = Refs(max_tokens)
+        self._refs = Refs()
         self._latency = LatencyModel(world.costs.coefficients, world.costs.ratios)
         chunks = self._latency.chunks(world.budgets.chunk_ms, world.page_tokens)
         self._plans, self._noise = ChunkPlans(chunks), Noise(world.costs, world.seed)
@@ -131,18 +131,18 @@ class Fleet:
             self.router.members.hear(name(0), Feedback(), now)
         route = self.router.route_prefix(key, now)
         if isinstance(route, Refused):
-            visit.reason = route.reason.value
+            visit.reason = route.reason
             return
         number = int(route.member)
         instance = self.instances[number]
         if instance.alive:
             self._seed_host(visit, instance)
             verdict = self._decide(visit, key, instance)
-            visit.reason = verdict.reason.value
+            visit.reason = verdict.reason
             if verdict.admitted:
                 instance.signal(visit, verdict.pre_ms)
         else:
-            visit.reason = Reason.NO_INSTANCE.value
+            visit.reason = Reason.NO_INSTANCE
             self.router.members.miss(route.member, now)
         if not visit.claimed:
             self.router.done(route.member)

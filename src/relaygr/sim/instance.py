@@ -48,7 +48,7 @@ class Instance:
         """The lap of pre-inference, `work_ms` of it to do: what becomes of it is noted in the visit."""
         self.expire()
         reason = self._admit(visit, work_ms) if self.accepts else Reason.NO_INSTANCE
-        visit.reason = reason.value
+        visit.reason = reason
         if reason is not Reason.ADMITTED:
             return
         visit.claimed = True
@@ -74,7 +74,7 @@ class Instance:
 
     def next_run(self) -> Run | None:
         """What a free slot does next."""
-        run = self.scoring.next_run() if len(self.scoring) else None
+        run = self.scoring.next_run()
         shared = self.copying is self.machine
         if run is None and len(self.preparing.flights):
             run = self.preparing.next_copy() if shared else None

@@ -28,7 +28,7 @@ class Preparing:
         site, user, target = self._site, visit.user, visit.prefix
         found, now = visit.found or site.shelf.find(user, target), site.now_s
         step = self._step(visit, found, now + site.world.budgets.lead_default_ms / 1000)
-        visit.outcome = step.value
+        visit.outcome = step
         if step is Step.HOLD:
             visit.ready_s = now
             site.keeper.ready(user, target, now)

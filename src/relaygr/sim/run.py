@@ -24,12 +24,16 @@ def simulate(world: World, traffic: Traffic) -> Result:
 
 def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
     """`simulate` for requests that are there already."""
+    with _no_collections():  # until all that was alive can go
+        return _serve(world, workload, short_length)
+
+
+def _serve(world: World, workload: Workload, short_length: int) -> Result:
     timeline = Timeline()
     counted = workload.time_s[workload.counted]
     begin_s, end_s = float(counted[0]), float(counted[-1])
     tally = Tally(begin_s, max((end_s - begin_s) / _WINDOWS, 1e-6), short_length)
-    longest = int((workload.before + workload.new).max()) if len(workload) else 0
-    fleet = Fleet(world, timeline, tally, longest)
+    fleet = Fleet(world, timeline, tally)
     requests = iter(workload)
 
     def feed() -> None:
@@ -46,8 +50,7 @@ def serve(world: World, workload: Workload, short_length: int = 0) -> Result:
     first = next(lookahead, None)
     if first is not None:
         timeline.at(first, feed)
-    with _no_collections():
-        timeline.run()
+    timeline.run()
     return _result(fleet, tally, timeline)
 
 

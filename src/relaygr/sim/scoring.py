@@ -43,6 +43,8 @@ class Scoring:
 
     def next_run(self) -> Run | None:
         """The next batch, if somebody waits."""
+        if not len(self._queue):
+            return None
         site, now = self._site, self._site.now_s
         scheduler, ladder = site.world.scheduler, site.world.variant.ladder
         while len(self._queue):

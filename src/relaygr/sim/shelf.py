@@ -14,6 +14,7 @@ from relaygr.sim.found import Found
 
 _SEED = b""
 _REMEMBERED = 65_536
+_ZEROS_BYTES = 64 << 20
 
 
 class Refs:
@@ -22,10 +23,12 @@ class Refs:
     Prefixes of a user are the beginnings of one another.
     """
 
-    __slots__ = ("_recent", "_zeros")
+    __slots__ = ("_recent", "_zeros", "_zeros_bytes")
 
-    def __init__(self, max_tokens: int) -> None:
-        self._zeros = memoryview(bytes(max_tokens))
+    def __init__(self) -> None:
+        # By length; whole byte strings, which are compared as such.
+        self._zeros: dict[int, memoryview] = {}
+        self._zeros_bytes = 0
         self._recent: dict[tuple[int, int, Fingerprint], Ref] = {}
 
     def of(self, user: int, tokens: int, model_fp: Fingerprint) -> Ref:
@@ -39,8 +42,6 @@ class Refs:
         return ref
 
     def _new(self, user: int, tokens: int, model_fp: Fingerprint) -> Ref:
-        if tokens > len(self._zeros):
-            self._zeros = memoryview(bytes(2 * tokens))
         return Ref(
             tenant=DEFAULT_TENANT,
             user=UserId(str(user)),
@@ -49,10 +50,20 @@ class Refs:
             anchor=0,
             digests=(_SEED, tokens.to_bytes(4, "little")),
             page_ends=(tokens,),
-            records=self._zeros[:tokens],
+            records=self._records(tokens),
             record_bytes=1,
             tokens=tokens,
         )
+
+    def _records(self, tokens: int) -> memoryview:
+        zeros = self._zeros.get(tokens)
+        if zeros is None:
+            if self._zeros_bytes >= _ZEROS_BYTES:
+                self._zeros.clear()
+                self._zeros_bytes = 0
+            zeros = self._zeros[tokens] = memoryview(bytes(tokens))
+            self._zeros_bytes += tokens
+        return zeros
 
 
 class Shelf:

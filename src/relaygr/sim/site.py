@@ -68,6 +68,10 @@ class Site:
     expander: Expander[int]
     meter: LoadMeter = field(default_factory=LoadMeter)
     counts: Counts = field(default_factory=Counts)
+    shelf: Shelf = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shelf = self.keeper.shelf
 
     @classmethod
     def of(
@@ -89,10 +93,6 @@ class Site:
     @property
     def now_s(self) -> float:
         return self.timeline.now_s
-
-    @property
-    def shelf(self) -> Shelf:
-        return self.keeper.shelf
 
     def scattered(self, ends_s: tuple[float, ...]) -> tuple[float, ...]:
         """The ends of chunks as they will be, not as the model has them."""

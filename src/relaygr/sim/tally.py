@@ -127,17 +127,18 @@ class Tally:
         """A visit has its answer."""
         if not visit.request.counted:
             return
+        time_s, good, hit = visit.request.time_s, visit.good, visit.path in ("hit", "reloaded")
         self.requests += 1
-        self.first_s = min(self.first_s, visit.request.time_s)
-        self.last_s = max(self.last_s, visit.request.time_s)
+        self.first_s = min(self.first_s, time_s)
+        self.last_s = max(self.last_s, time_s)
         self.paths[visit.path] += 1
         self.reasons[visit.reason or "none"] += 1
         self.served += visit.served
         self.inline += visit.missing
         self.valid += visit.valid
         self.in_time += visit.in_time
-        self._note(visit)
-        if visit.good:
+        self._note(time_s, good, hit)
+        if good:
             self.good += 1
         else:
             self.late[_cause(visit)] += 1
@@ -149,12 +150,13 @@ class Tally:
             self.differ += visit.owner != visit.rank_owner
         if visit.path == "lost":
             return
-        self.hits += visit.path in ("hit", "reloaded")
-        self.latency.append(visit.done_s - visit.due_s)
-        self.wait.append(visit.started_s - visit.due_s)
-        self.work.append(visit.done_s - visit.started_s)
+        due_s, started_s, done_s = visit.due_s, visit.started_s, visit.done_s
+        self.hits += hit
+        self.latency.append(done_s - due_s)
+        self.wait.append(started_s - due_s)
+        self.work.append(done_s - started_s)
         if visit.tokens <= self._short:
-            self.short.append(visit.done_s - visit.due_s)
+            self.short.append(done_s - due_s)
 
     def windows(self) -> list[Window]:
         """In order of time, without those that nobody came in."""
@@ -163,12 +165,12 @@ class Tally:
             for number, (requests, good, hits) in sorted(self._windows.items())
         ]
 
-    def _note(self, visit: Visit) -> None:
-        number = int((visit.request.time_s - self._begin_s) / self._window_s)
+    def _note(self, time_s: float, good: bool, hit: bool) -> None:
+        number = int((time_s - self._begin_s) / self._window_s)
         window = self._windows.setdefault(number, [0, 0, 0])
         window[0] += 1
-        window[1] += visit.good
-        window[2] += visit.path in ("hit", "reloaded")
+        window[1] += good
+        window[2] += hit
 
     def admitted(self) -> int:
         return sum(self.outcomes.values())
@@ -197,4 +199,4 @@ def times(seconds: array[float]) -> Times:
 
 def counts(counter: Counter[str]) -> list[Count]:
     """Most frequent first."""
-    return [Count(name, count) for name, count in counter.most_common()]
+    return [Count(str(name), count) for name, count in counter.most_common()]  # an enum of strings, too

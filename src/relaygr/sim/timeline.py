@@ -34,9 +34,9 @@ class Timeline:
 
     def step(self, events: int = 1) -> int:
         """The next `events` events; returns how many there were."""
-        heap, done = self._heap, 0
+        heap, pop, done = self._heap, heapq.heappop, 0
         while heap and done < events:
-            self.now_s, _, action, args = heapq.heappop(heap)
+            self.now_s, _, action, args = pop(heap)
             action(*args)
             done += 1
         return done

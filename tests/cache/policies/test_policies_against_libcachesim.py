@@ -49,6 +49,8 @@ def _slru(lib: Any, capacity: int) -> Any:
     return lib.CacheBase(_cache=native.SLRU_init(params, "n-seg=2,seg-size=2:8"))
 
 
+# Every visit counts the same, for ever, and nothing is known of what left.
+ALL_COUNT = PolicySettings(first_touch_weight=1.0, freq_cap=1 << 30, ghost_entries=0, ghost_halve_ops=1 << 40)
 CASES = (
     Case("lru", lambda lib, n: lib.LRU(n, hashpower=16)),
     Case("sieve", lambda lib, n: lib.Sieve(n, hashpower=16)),
@@ -83,6 +85,12 @@ CASES = (
         blocks=0.025,
         sizes=0.02,
     ),
+    # The other one has no costs. Where all cost the same, the cost of a byte is a hit a byte.
+    Case("gdsf_cost", lambda lib, n: lib.GDSF(n, hashpower=16), insert_first=True, sizes=0.001),
+    Case("gd_cost", lambda lib, n: lib.GDSF(n, hashpower=16), ALL_COUNT, insert_first=True, sizes=0.001),
+    # Where a request is never late, all of an entry leaves at once; where it is at once, nothing is cut.
+    Case("tlru", lambda lib, n: lib.LRU(n, hashpower=16), PolicySettings(late_tokens=1 << 20)),
+    Case("tlru", lambda lib, n: lib.LRU(n, hashpower=16), PolicySettings(late_tokens=0)),
 )
 
 

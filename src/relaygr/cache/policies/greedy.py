@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 
-from relaygr.cache.policies.order import Order
+from relaygr.cache.policies.order import Ordered
 from relaygr.cache.policies.settings import PolicySettings
 from relaygr.cache.policies.visits import Visits
-from relaygr.cache.policy import K, Policy, Victim, Weight
+from relaygr.cache.policy import K, Victim, Weight
 from relaygr.core.units import MIB
 
 # Keys are whole numbers of this part of one ms (or visit) per MiB: A grows for months and loses no digit,
@@ -21,7 +21,7 @@ _STEPS = 1 << 32
 _LARGEST = 1e15
 
 
-class Greedy(Policy[K]):
+class Greedy(Ordered[K]):
     """Key = A + value(visits, weight), made anew with the A of the moment when an entry comes or is visited.
 
     `remembers` is whether visits count beyond an entry's leaving.
@@ -32,7 +32,6 @@ class Greedy(Policy[K]):
     def __init__(self, capacity_bytes: int, settings: PolicySettings) -> None:
         super().__init__(capacity_bytes)
         self._settings = settings
-        self._order: Order[K] = Order()
         self._weights: dict[K, tuple[Weight, int]] = {}  # and the A of the last visit
         self._visits: Visits[K] = Visits(
             settings.ghost_entries if self.remembers else 0, settings.ghost_halve_ops
@@ -51,12 +50,6 @@ class Greedy(Policy[K]):
     def key_of(self, key: K) -> float:
         """Its place; the least leaves first. Raises KeyError for a key that is not here."""
         return self._order.rank(key) / _STEPS
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._order
 
     def insert(self, key: K, weight: Weight) -> None:
         before = self._weights.get(key)
@@ -83,12 +76,6 @@ class Greedy(Policy[K]):
         if key in self._order:
             self.remove(key)
         self._visits.forget(key)
-
-    def park(self, key: K) -> None:
-        self._order.park(key)
-
-    def unpark(self, key: K) -> None:
-        self._order.unpark(key)
 
     def evict(self) -> Victim[K] | None:
         key = self._order.first()

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from relaygr.cache.policies.memory import Memory
-from relaygr.cache.policies.order import Order
+from relaygr.cache.policies.order import Ordered
 from relaygr.cache.policies.settings import PolicySettings
-from relaygr.cache.policy import K, Policy, Victim, Weight
+from relaygr.cache.policy import K, Victim, Weight
 
 
 class _Last(NamedTuple):
@@ -18,7 +18,7 @@ class _Last(NamedTuple):
     first: int = 0
 
 
-class Lru2(Policy[K]):
+class Lru2(Ordered[K]):
     """By the last visit but one; those without one leave first, the oldest of them before the others.
 
     The visits of entries that left stay known, for `ghost_entries` of them.
@@ -27,15 +27,8 @@ class Lru2(Policy[K]):
 
     def __init__(self, capacity_bytes: int, settings: PolicySettings) -> None:
         super().__init__(capacity_bytes)
-        self._order: Order[K] = Order()
         self._visits: Memory[K, _Last] = Memory(settings.ghost_entries)
         self._now = 0
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._order
 
     def insert(self, key: K, weight: Weight) -> None:
         if key not in self._order:
@@ -61,12 +54,6 @@ class Lru2(Policy[K]):
         if key in self._order:
             self._order.remove(key)
         self._visits.forget(key)
-
-    def park(self, key: K) -> None:
-        self._order.park(key)
-
-    def unpark(self, key: K) -> None:
-        self._order.unpark(key)
 
     def evict(self) -> Victim[K] | None:
         key = self._order.pop()

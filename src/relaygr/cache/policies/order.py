@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from typing import Generic
 
-from relaygr.cache.policy import K
+from relaygr.cache.policy import K, Policy
 
 
 class Order(Generic[K]):
@@ -84,3 +84,23 @@ class Order(Generic[K]):
         if len(self._heap) > 2 * len(self._at) + 64:
             self._heap = [place for place in self._at.values() if place[1] in self._keys]
             heapq.heapify(self._heap)
+
+
+class Ordered(Policy[K]):
+    """A policy with all its entries in one order, in which parked ones keep their place."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        super().__init__(capacity_bytes)
+        self._order: Order[K] = Order()
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._order
+
+    def park(self, key: K) -> None:
+        self._order.park(key)
+
+    def unpark(self, key: K) -> None:
+        self._order.unpark(key)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from relaygr.cache.policies.order import Order
-from relaygr.cache.policy import K, Policy, Victim, Weight
+from relaygr.cache.policies.order import Ordered
+from relaygr.cache.policy import K, Victim, Weight
 
 # A rank is the hand's round in which it comes by, then the number of the coming.
 _ROUND = 1 << 64
 
 
-class Sieve(Policy[K]):
+class Sieve(Ordered[K]):
     """The hand goes from old to new, clears the mark of who was visited and takes the first without one.
 
     Source: Zhang et al. 2024, "SIEVE is simpler than LRU".
@@ -17,16 +17,9 @@ class Sieve(Policy[K]):
 
     def __init__(self, capacity_bytes: int) -> None:
         super().__init__(capacity_bytes)
-        self._order: Order[K] = Order()
         self._visited: set[K] = set()
         self._hand = 0
         self._comings = 0
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._order
 
     def insert(self, key: K, weight: Weight) -> None:
         if key not in self._order:
@@ -44,9 +37,6 @@ class Sieve(Policy[K]):
     def forget(self, key: K) -> None:
         if key in self._order:
             self.remove(key)
-
-    def park(self, key: K) -> None:
-        self._order.park(key)
 
     def unpark(self, key: K) -> None:
         if self._order.is_parked(key):  # the hand may have come by meanwhile

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from relaygr.cache.policies.order import Order
+from relaygr.cache.policies.order import Order, Ordered
 from relaygr.cache.policies.settings import PolicySettings
-from relaygr.cache.policy import K, Policy, Victim, Weight
+from relaygr.cache.policy import K, Victim, Weight
 
 
-class Tlru(Policy[K]):
+class Tlru(Ordered[K]):
     """Of a history of L tokens, the first L + growth - late are kept longest; the others leave before them.
 
     That is what a request needs to have no more than `late_tokens` to compute after the history has grown by
@@ -18,16 +18,9 @@ class Tlru(Policy[K]):
     def __init__(self, capacity_bytes: int, settings: PolicySettings) -> None:
         super().__init__(capacity_bytes)
         self._spared = settings.late_tokens - settings.growth_tokens
-        self._order: Order[K] = Order()
         self._cut: Order[K] = Order()  # those that can be cut, ranked as in the other
         self._history: dict[K, int] = {}  # tokens, whatever was cut
         self._now = 0
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._order
 
     def insert(self, key: K, weight: Weight) -> None:
         here = key in self._order

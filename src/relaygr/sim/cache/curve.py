@@ -112,10 +112,11 @@ def draw(
         if nbytes < token_bytes * page_tokens:
             least = token_bytes * page_tokens
             raise ConfigError("capacities", f"{one.label!r} is {nbytes} bytes, a page takes {least}")
-    points = []
+    points: list[Point] = []
     for one, nbytes in sizes:
         for policy in policies:
-            progress(f"{trace.name}: {policy} at {one.label}")
+            place = f"{len(points) + 1} of {len(sizes) * len(policies)}"
+            progress(f"{trace.name}: {policy} at {one.label}, {place}")
             start = time.monotonic()
             result = replay(course, make(policy, nbytes, settings), nbytes)
             points.append(

@@ -32,7 +32,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             if not 0 <= value <= 1e9:
                 raise ConfigError(f"costs.{name}", f"{value} must be in [0, 1e9]")
         if not self.t1 + self.t2:
-            raise ConfigError("costs.t1", f"{self.t1} must be positive where costs.t2 is {self.t2}")
+            raise ConfigError("costs.t1", f"{self.t1} must be positive where t2 is {self.t2}")
 
     def new(self, tokens: _Number, cached: _Number) -> _Number:
         """Of so many new tokens after cached ones."""
