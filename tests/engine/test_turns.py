@@ -10,7 +10,7 @@ from scheduler_fakes import FakeEngine, request, result, user
 
 from relaygr.core.clock import ManualClock
 from relaygr.engine.scheduler import Scheduler
-from relaygr.engine.turns import Turnstile
+from relaygr.engine.turns import Turnstile, turns_for
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -123,3 +123,8 @@ def test_a_ranking_waits_for_one_step_of_a_generation_and_goes_before_the_next()
             _until(lambda: turns.waiting() == (0, 1))
     finally:
         scheduler.close()
+
+
+def test_nobody_takes_turns_where_there_are_cores_for_both() -> None:
+    assert turns_for(1, 2, 0.05) is None
+    assert isinstance(turns_for(2, 3, 0.05), Turnstile)

@@ -1,7 +1,7 @@
 """Whose turn it is to compute, where rankings and generations share the processor.
 
-Two executors that compute at once would each be slower than one after the other, and a ranking would wait
-for a whole generation. So both take turns, a batch or a step long.
+Two executors whose threads fill the same cores get in each other's way: an OpenMP loop waits for its slowest
+thread. There both take turns, a batch or a step long. Where each has cores of its own they run side by side.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from relaygr.core.clock import Clock, MonotonicClock
+
+
+def turns_for(threads: int, cores: int, yield_s: float) -> Turnstile | None:
+    """What two executors of `threads` compute threads each share; None if there are cores enough for both."""
+    return Turnstile(yield_s) if 2 * threads > cores else None
 
 
 class Turnstile:
