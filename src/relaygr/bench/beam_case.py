@@ -11,7 +11,7 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.core.ids import Fingerprint
 from relaygr.core.units import GIB, MIB
 from relaygr.engine.generation.generator import Generator
-from relaygr.engine.generation.open import prepare_decoder
+from relaygr.engine.generation.opening import choose_kernels
 from relaygr.engine.generation.prompts import Asked
 from relaygr.engine.generation.seats import GenerateSeat
 from relaygr.generation.catalogue.artefact import make_catalogue
@@ -44,7 +44,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 def make_decoder(dtype: str, seed: int) -> Decoder:
     """The decoder of the comparison, with its kernels chosen by measurement."""
     decoder = Decoder(SHAPE).init_weights(seed).cast(DTYPES[dtype]).eval().requires_grad_(False)
-    prepare_decoder(decoder, GeneratorConfig())
+    choose_kernels(decoder, GeneratorConfig())
     return decoder
 
 

@@ -22,7 +22,6 @@ from relaygr.engine.jobs import RankJob
 from relaygr.engine.relay import Relay
 from relaygr.engine.scheduler import Scheduler
 from relaygr.engine.shadow import Shadows
-from relaygr.engine.turns import Turnstile
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
@@ -31,9 +30,8 @@ from relaygr.serving.cache_watch import CacheWatch
 from relaygr.serving.errors import HttpError
 from relaygr.serving.feedback import feedback
 from relaygr.serving.gauges import Readings
-from relaygr.serving.generation.desk import GenerateDesk, no_generator
+from relaygr.serving.generation.desk import GenerateDesk, no_generator, shared_turns
 from relaygr.serving.generation.metrics import GenerateMetrics
-from relaygr.serving.generation.wire import GenerateAnswer, GenerateBody
 from relaygr.serving.histories import Histories
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.observers import Observers
@@ -108,7 +106,7 @@ class Service:
         return self._users
 
     @property
-    def _histories(self) -> Histories:
+    def histories(self) -> Histories:
         slots = len(self.engine.model_config.contextual)
         return Histories(self.users, slots, self.config.serving.max_history, self.metrics)
 
@@ -125,7 +123,7 @@ class Service:
         served = await asyncio.to_thread(load, self.config.serving.model, self.config)
         turns = None
         if self.config.generator.model:
-            turns = Turnstile(self.config.generator.yield_ms / 1000)
+            turns = shared_turns(self.config.generator)
             counts = GenerateMetrics(self.metrics.registry)
             self.generation = await asyncio.to_thread(GenerateDesk.open, self.config, counts, turns)
         reading = self._reading(served)
@@ -175,13 +173,13 @@ class Service:
         budget_ms = deadline_ms(body.deadline_ms, limits.prefix_deadline_ms, limits.deadline_max_ms)
         owner = owner_of(tenant, body.user)
         desk = self.desk() if body.generate else None
-        history, left_ms = await self._histories.in_time("prefix", owner, body.history, budget_ms)
+        history, left_ms = await self.histories.in_time("prefix", owner, body.history, budget_ms)
         answer = self.scheduler.prefix(history, left_ms, body.candidates)
         self.metrics.signalled(answer)
         if answer.flight is not None:
             follow(answer.flight)
         if desk is not None:
-            desk.encode(tenant, history, left_ms)
+            await desk.encode(tenant, history, left_ms)
         return answers.prefix_answer(body.user, answer, self.served.model, request_id)
 
     async def rank(
@@ -209,33 +207,12 @@ class Service:
         if body.budget_ms is not None and body.budget_ms > whole_ms:
             raise RequestError("budget_ms", f"{body.budget_ms:g} is more than the deadline, {whole_ms:g}")
         owner = owner_of(tenant, body.user)
-        history, left_ms = await self._histories.in_time("rank", owner, body.history, whole_ms)
+        history, left_ms = await self.histories.in_time("rank", owner, body.history, whole_ms)
         request = RankRequest(history, body.candidates, body.query_time, keep=self.config.relay.reuse)
         budget_ms = None if body.budget_ms is None else max(body.budget_ms - (whole_ms - left_ms), 0.0)
         job = self.scheduler.rank(request, left_ms, budget_ms)
         follow(job)
         return job, await self._answer(job, gone)
-
-    async def generate(
-        self, tenant: str, body: GenerateBody, request_id: str, gone: Gone | None = None
-    ) -> GenerateAnswer:
-        """Generate items for a stored user or for a prompt; when `gone` returns first, the work is given up.
-
-        Raises:
-            HttpError: 404, there is no generator.
-            RelayError: of generation.
-        """
-        desk, limits = self.desk(), self.config.generator
-        left_ms = deadline_ms(body.deadline_ms, limits.deadline_ms, limits.deadline_max_ms)
-        history = None
-        if body.user is not None:
-            owner = owner_of(tenant, body.user)
-            history, left_ms = await self._histories.in_time("generate", owner, None, left_ms)
-        try:
-            return await desk.generate(tenant, body, history, left_ms, request_id, gone)
-        except ClientGoneError:
-            self.metrics.disconnected("generate")
-            raise
 
     def desk(self) -> GenerateDesk:
         """What generates; HttpError 404 where the server has no generator."""

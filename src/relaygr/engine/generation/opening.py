@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock
-from relaygr.core.errors import ConfigError, RelayError
+from relaygr.core.errors import ConfigError, RelayError, RequestError
 from relaygr.core.ids import Fingerprint
 from relaygr.core.units import MIB
 from relaygr.engine.generation.asks import Vocabulary
@@ -21,9 +22,10 @@ from relaygr.engine.generation.seats import Generated
 from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
-from relaygr.generation.catalogue.fit import expect_tokens
+from relaygr.generation.catalogue.fit import expect_levels, expect_tokens
 from relaygr.generation.catalogue.settings import CatalogueSettings
-from relaygr.generation.catalogue.versions import Catalogues
+from relaygr.generation.catalogue.versions import Catalogues, Check
+from relaygr.generation.recipe import RECIPE_FILE, open_recipe
 from relaygr.generation.requests import GenerateRequest
 from relaygr.kernels.beam_select import choose_beams
 from relaygr.kernels.select import DTYPES, choose
@@ -37,23 +39,36 @@ _TRIAL_WIDTH = 2
 
 
 def open_generator(
-    config: GeneratorConfig, host: HostConfig = NO_HOST, clock: Clock | None = None
+    config: GeneratorConfig,
+    host: HostConfig = NO_HOST,
+    clock: Clock | None = None,
+    kernel: str = "auto",
 ) -> Generator:
     """Open `config.model` and `config.catalogue`; kernel and dtype are chosen by measurement, and logged.
 
     Every catalogue that is loaded later is tried as well: its tokens must be the model's, and a small
-    decode over it must give an answer, before any request sees it.
+    decode over it must give an answer, before any request sees it. The threads of the process are to be set
+    before.
+
+    Args:
+        kernel: of `engine.kernel`.
 
     Raises:
         ConfigError: a folder or a setting is wrong.
         RelayError: the catalogue cannot be served.
     """
-    dtype = DTYPES[config.dtype] if config.dtype != "auto" else choose("auto", "auto").dtype
+    dtype = DTYPES[config.dtype] if config.dtype != "auto" else choose(kernel, "auto").dtype
     decoder, model_fp = open_decoder(Path(config.model), dtype)
-    shape = decoder.config
-    decoder.kernel = choose_beams(shape.num_heads, shape.num_kv_heads, shape.head_dim, dtype).kernel
-    decoder.mode = config.attention
+    choose_kernels(decoder, config, kernel)
     return make_generator(decoder, model_fp, config, host, clock, open_vocabulary(Path(config.model)))
+
+
+def choose_kernels(decoder: Decoder, config: GeneratorConfig, kernel: str = "auto") -> None:
+    """Its attention kernel and how beams read prompts, by measurement where nothing else is said."""
+    shape = decoder.config
+    choice = choose_beams(shape.num_heads, shape.num_kv_heads, shape.head_dim, decoder.dtype, kernel)
+    decoder.kernel, decoder.mode = choice.kernel, config.attention
+    log.info("beam kernel: %s", choice.reason)
 
 
 def make_generator(
@@ -72,8 +87,10 @@ def make_generator(
         try_catalogue(made[0], catalogue, words)
 
     settings = CatalogueSettings(keep_versions=config.keep_versions, min_share=config.min_share)
-    tokens = expect_tokens(words.codes, decoder.config.vocab_size, words.token)
-    catalogues = Catalogues(settings, checks=(tokens, answers))
+    checks: list[Check] = [expect_tokens(words.codes, decoder.config.vocab_size, words.token)]
+    if words.codes is not None:
+        checks.append(expect_levels([len(table) for table in words.codes.tables]))
+    catalogues = Catalogues(settings, checks=(*checks, answers))
     made.append(Generator(decoder, model_fp, catalogues, config, host=host, clock=clock, vocabulary=words))
     if config.catalogue:
         try:
@@ -135,26 +152,40 @@ def _answer(generator: Generator, trial: Generator, asked: Asked) -> object:
 
 
 def open_vocabulary(folder: Path) -> Vocabulary:
-    """The tokenizer beside a model, if there is one and the extra `text` is installed; without it no texts.
+    """What a model's folder says about codes (`generation.json`) and texts (`tokenizer.json`); both may lack.
+
+    Without the extra `text` there are no texts.
 
     Raises:
-        ConfigError: the file is no tokenizer.
+        ConfigError: a file is there and wrong.
     """
-    path = folder / TOKENIZER_FILE
+    tokenizer = _tokenizer(folder / TOKENIZER_FILE)
+    token = None if tokenizer is None else tokenizer.token_to_id
+    codes = None
+    if (folder / RECIPE_FILE).exists():
+        recipe = open_recipe(folder)
+        codes = recipe.sid_token_map.resolve(recipe.sizes, token)
+    return Vocabulary(codes, token, None if tokenizer is None else partial(_tokens, tokenizer))
+
+
+def _tokenizer(path: Path) -> Any:
     if not path.exists():
-        return Vocabulary()
+        return None
     try:
         from tokenizers import Tokenizer
     except ImportError:
         log.warning("%s is not used: the extra `text` is not installed", path)
-        return Vocabulary()
+        return None
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        return Tokenizer.from_file(str(path))
     # The library raises bare exceptions.
     except Exception as error:
         raise ConfigError(str(path), f"is not a tokenizer: {error}") from error
 
-    def tokenize(text: str) -> Sequence[int]:
-        return list(tokenizer.encode(text).ids)
 
-    return Vocabulary(token=tokenizer.token_to_id, tokenize=tokenize)
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    try:
+        return list(tokenizer.encode(text).ids)
+    # As above.
+    except Exception as error:
+        raise RequestError("text", f"cannot be made tokens: {error}") from error

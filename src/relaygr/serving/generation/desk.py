@@ -8,19 +8,23 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
+import torch
+
+from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
 from relaygr.core.errors import RelayError
 from relaygr.engine import UserHistory
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
-from relaygr.engine.generation.open import open_generator
+from relaygr.engine.generation.opening import open_generator
 from relaygr.engine.generation.prompts import Asked
 from relaygr.engine.generation.scheduler import GenerateScheduler
 from relaygr.engine.generation.seats import Generated
-from relaygr.engine.turns import Turnstile
+from relaygr.engine.turns import Turnstile, turns_for
 from relaygr.generation.catalogue.errors import CatalogueError, UnavailableError
 from relaygr.generation.catalogue.index import ItemId
 from relaygr.generation.requests import GenerateRequest, GenerateResult
+from relaygr.kernels.threads import usable_cores
 from relaygr.serving.errors import HttpError
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.bodies import generate_request
@@ -37,7 +41,7 @@ class GenerateDesk:
     """One generator and its scheduler; belongs to the service's event loop."""
 
     def __init__(
-        self, generator: Generator, config: Config, metrics: GenerateMetrics, turns: Turnstile
+        self, generator: Generator, config: Config, metrics: GenerateMetrics, turns: Turnstile | None
     ) -> None:
         self.generator, self.metrics = generator, metrics
         self._config = config.generator
@@ -45,13 +49,13 @@ class GenerateDesk:
         metrics.serve(generator.model_fp.hex(), self._readings)
 
     @classmethod
-    def open(cls, config: Config, metrics: GenerateMetrics, turns: Turnstile) -> GenerateDesk:
+    def open(cls, config: Config, metrics: GenerateMetrics, turns: Turnstile | None) -> GenerateDesk:
         """Load the decoder and its catalogue, and warm them.
 
         Raises:
             RelayError: a folder, a file in it or a setting is wrong, or the two do not fit.
         """
-        generator = open_generator(config.generator, kernel=config.engine.kernel, host=config.host)
+        generator = open_generator(config.generator, config.host, kernel=config.engine.kernel)
         try:
             _warm(generator, config)
         except BaseException:
@@ -86,7 +90,8 @@ class GenerateDesk:
         try:
             request = generate_request(body, self._config, request_id)
             asked = Asked(request=request, history=history, tenant=tenant, unknown=unknown)
-            job = self.scheduler.generate(asked, left_ms)
+            # Off the event loop: this makes tokens, filters and digests.
+            job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms)
         except RelayError as error:
             self.metrics.rejected(error)
             raise
@@ -94,10 +99,10 @@ class GenerateDesk:
         assert isinstance(answer, Generated)
         return _wire(job, answer.result)
 
-    def encode(self, tenant: str, history: UserHistory, deadline_ms: float) -> None:
+    async def encode(self, tenant: str, history: UserHistory, deadline_ms: float) -> None:
         """Bring a user's prompt into the cache ahead of a generation; whatever becomes of it."""
         try:
-            self.scheduler.encode(Asked(history=history, tenant=tenant), deadline_ms)
+            await asyncio.to_thread(self.scheduler.encode, Asked(history=history, tenant=tenant), deadline_ms)
         except RelayError as error:
             self.metrics.rejected(error)
 
@@ -169,6 +174,14 @@ class GenerateDesk:
         pages = {"free": pool.free_bytes, "pinned": pool.pinned_bytes, "evictable": pool.evictable_bytes}
         beams = stats.beam_bytes, self._config.beam_bytes
         return GenerateReadings(self.scheduler.load(), pages, beams, self.generator.catalogues.status())
+
+
+def shared_turns(config: GeneratorConfig) -> Turnstile | None:
+    """What ranking and generation share of the processor; None if there are cores for both.
+
+    The threads of the process are to be set before.
+    """
+    return turns_for(torch.get_num_threads(), usable_cores(), config.yield_ms / 1000)
 
 
 def _warm(generator: Generator, config: Config) -> None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from relaygr.engine.deadlines import deadline_ms
+from relaygr.serving.bodies import owner_of
 from relaygr.serving.endpoint import Call, Operation
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.desk import GenerateDesk
 from relaygr.serving.told import heed
+from relaygr.serving.waiting import ClientGoneError
 
 
 async def generate(call: Call) -> wire.GenerateAnswer:
-    if call.body.user is not None:
-        heed(call.service, call.headers, call.caller.tenant, (call.body.user,))
-    answer = await call.service.generate(call.caller.tenant, call.body, call.request_id, call.gone)
+    service, body, tenant = call.service, call.body, call.caller.tenant
+    desk, limits = service.desk(), service.config.generator
+    left_ms = deadline_ms(body.deadline_ms, limits.deadline_ms, limits.deadline_max_ms)
+    history = None
+    if body.user is not None:
+        heed(service, call.headers, tenant, (body.user,))
+        owner = owner_of(tenant, body.user)
+        history, left_ms = await service.histories.in_time("generate", owner, None, left_ms)
+    try:
+        answer = await desk.generate(tenant, body, history, left_ms, call.request_id, call.gone)
+    except ClientGoneError:
+        service.metrics.disconnected("generate")
+        raise
     timings = answer.timings
     call.timings["queue"], call.timings["prefill"] = timings.queue_ms, timings.prefill_ms
     call.timings["compute"] = timings.total_ms - timings.queue_ms
