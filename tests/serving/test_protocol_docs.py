@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generation_apps import generating
 from serving_apps import running, settings
 
 from relaygr.config.settings import Config
 from relaygr.serving.app import OPERATIONS
 
-TEXT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "protocol.md").read_text()
 EXAMPLE = re.compile(r"```http\n(\w+) (\S+)\n(.*?)-> (\d+)\n(.*?)```", re.DOTALL)
 SOURCES = Path(__file__).parents[2] / "src" / "relaygr" / "serving"
 
@@ -40,6 +42,17 @@ def test_examples_in_the_order_they_are_written(model_folder: Path) -> None:
     assert len(examples) == TEXT.count("```http")
     assert len(examples) >= 12
     with running(settings(model_folder)) as app:
+        for method, path, body, status, answer in examples:
+            got = app.call(method, path, json.loads(body) if body.strip() else None)
+            assert got.status_code == int(status), (method, path, got.text)
+            alike(json.loads(answer), got.json(), f"{method} {path}")
+
+
+def test_examples_of_generation(tmp_path: Path) -> None:
+    text = (DOCS / "generation.md").read_text()
+    examples = EXAMPLE.findall(text)
+    assert len(examples) == text.count("```http") >= 4
+    with running(generating(tmp_path)) as app:
         for method, path, body, status, answer in examples:
             got = app.call(method, path, json.loads(body) if body.strip() else None)
             assert got.status_code == int(status), (method, path, got.text)

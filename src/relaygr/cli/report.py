@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,9 @@ import msgspec
 from relaygr.core.errors import ConfigError
 
 
-def write_json(file: Path | None, report: msgspec.Struct, option: str = "--json") -> None:
+def write_json(
+    file: Path | None, report: msgspec.Struct | Mapping[str, object], option: str = "--json"
+) -> None:
     """Write `report` and make the folders above it; ConfigError when that fails. None writes nothing."""
     if file is None:
         return

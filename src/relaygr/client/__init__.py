@@ -25,6 +25,7 @@ from relaygr.client.errors import (
     RequestRejectedError,
     UnavailableError,
 )
+from relaygr.client.generation import Generated, Generation
 from relaygr.client.recommendation import Admission, Recommendation, Signal, Timings
 from relaygr.client.retry import RetryPolicy
 from relaygr.client.status import Status
@@ -42,6 +43,8 @@ __all__ = [
     "DeadlineExceededError",
     "Deleted",
     "Door",
+    "Generated",
+    "Generation",
     "Health",
     "Hint",
     "History",

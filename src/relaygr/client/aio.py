@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,6 +18,8 @@ from relaygr.client.answers import Hint
 from relaygr.client.calls import A, Call, History, Ints
 from relaygr.client.door import Door
 from relaygr.client.exchange import Again, Exchange, Outgoing, Reply, Terms, hint_of
+from relaygr.client.generation import Generation, ItemId
+from relaygr.client.generation import generate as generate_call
 from relaygr.client.status import Status
 
 
@@ -69,14 +72,18 @@ class AsyncClient:
         history: History | None = None,
         deadline_ms: float | None = None,
         candidates: int | None = None,
+        generate: bool = False,
         request_id: str | None = None,
         traceparent: str | None = None,
     ) -> answers.PrefixSignal:
         """Say that `user` will be ranked soon; answers at once, the prefix is computed behind it.
 
-        `candidates` is how many there will be, as far as it is known.
+        `candidates` is how many there will be, as far as it is known; with `generate` the prompt of a
+        generation is encoded ahead as well.
         """
-        return await self._call(calls.prefix(user, history, deadline_ms, candidates), request_id, traceparent)
+        return await self._call(
+            calls.prefix(user, history, deadline_ms, candidates, generate), request_id, traceparent
+        )
 
     async def rank(
         self,
@@ -100,6 +107,50 @@ class AsyncClient:
         answer to `prefix` names it.
         """
         call = calls.rank(user, candidates, query_time, history, deadline_ms, output, top_k, budget_ms, hint)
+        return await self._call(call, request_id, traceparent)
+
+    async def generate(
+        self,
+        user: str | None = None,
+        *,
+        token_ids: Ints | None = None,
+        history: Iterable[ItemId] | None = None,
+        text: str | None = None,
+        beam_width: int | Sequence[int] | None = None,
+        num_results: int | None = None,
+        max_items: int | None = None,
+        max_items_per_sid: int | None = None,
+        normalization: str | None = None,
+        allow: Iterable[ItemId] | None = None,
+        deny: Iterable[ItemId] | None = None,
+        filters: Sequence[str] | None = None,
+        unknown_items: str | None = None,
+        seed: int | None = None,
+        deadline_ms: float | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Generation:
+        """Generate items for a stored user, tokens, item ids or a text: exactly one of the four.
+
+        What is None is left to the server.
+        """
+        call = generate_call(
+            user,
+            token_ids=token_ids,
+            history=history,
+            text=text,
+            beam_width=beam_width,
+            num_results=num_results,
+            max_items=max_items,
+            max_items_per_sid=max_items_per_sid,
+            normalization=normalization,
+            allow=allow,
+            deny=deny,
+            filters=filters,
+            unknown_items=unknown_items,
+            seed=seed,
+            deadline_ms=deadline_ms,
+        )
         return await self._call(call, request_id, traceparent)
 
     async def set_profile(

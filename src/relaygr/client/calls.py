@@ -34,24 +34,30 @@ class History(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first_sequence: int = 0
 
 
-class Body(msgspec.Struct, kw_only=True, omit_defaults=True):
+class Sent(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is sent; fields that stand at their default are left out."""
 
     user: str | None = None
+    deadline_ms: float | None = None
+    budget_ms: float | None = None
+
+
+class Body(Sent, kw_only=True, omit_defaults=True):
+    """The fields of all calls about users and models."""
+
     items: list[int] | None = None
     timestamps: list[int] | None = None
     actions: list[int] | None = None
     key: str | None = None
     candidates: list[int] | int | None = None
     query_time: int | list[int] | None = None
-    deadline_ms: float | None = None
-    budget_ms: float | None = None
     history: History | None = None
     output: str | None = None
     top_k: int | None = None
     contextual: list[int] | None = None
     utc_offset_s: int | None = None
     path: str | None = None
+    generate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,7 @@ class Call(Generic[A]):
     path: str
     answer: type[A]
     idempotent: bool
-    body: Body | None = None
+    body: Sent | None = None
     deadline_ms: float | None = None
     hint: answers.Hint | None = None
     ahead: bool = False
@@ -112,10 +118,14 @@ def append(
 
 
 def prefix(
-    user: str, sent: History | None, deadline_ms: float | None, candidates: int | None
+    user: str,
+    sent: History | None,
+    deadline_ms: float | None,
+    candidates: int | None,
+    generate: bool = False,
 ) -> Call[answers.PrefixSignal]:
     expected = None if candidates is None else column("candidates", [candidates])[0]
-    body = Body(user=user, history=sent, deadline_ms=deadline_ms, candidates=expected)
+    body = Body(user=user, history=sent, deadline_ms=deadline_ms, candidates=expected, generate=generate)
     return Call("POST", "/v1/prefix", answers.PrefixSignal, True, body, deadline_ms, ahead=True)
 
 

@@ -38,6 +38,7 @@ from relaygr.engine.queues import FlightQueue, RankQueue
 from relaygr.engine.relay import Relay
 from relaygr.engine.requests import PrefetchResult, RankRequest
 from relaygr.engine.tiers import Readable
+from relaygr.engine.turns import Turnstile
 from relaygr.engine.worker import Worker
 from relaygr.relay.expander import Step
 
@@ -65,6 +66,7 @@ class Scheduler:
         cost: Cost | None = None,
         relay: Relay | None = None,
         chores: Chores | None = None,
+        turns: Turnstile | None = None,
     ) -> None:
         """Run `engine`; what is None is left out.
 
@@ -74,6 +76,7 @@ class Scheduler:
             fit, cost: what is known of speed.
             relay: decides on prefix signals and holds prefixes; without it all are admitted and none held.
             chores: done when nothing else waits.
+            turns: shared with whatever else computes in the process.
         """
         self.config = config or SchedulerConfig()
         self._relay, self._chores = relay, chores
@@ -87,7 +90,7 @@ class Scheduler:
         self._turn: Turn | None = None
         self._timer = DeadlineTimer(self._clock)
         self._worker = Worker(
-            self._clock, self._chunk, fit, observer, relay, chores, land=self._land, back=self._back
+            self._clock, self._chunk, fit, observer, relay, chores, turns, land=self._land, back=self._back
         )
         self._thread = threading.Thread(target=self._run, name="relaygr-executor", daemon=True)
         self._thread.start()
@@ -324,10 +327,7 @@ class Scheduler:
             idle = not batch and flight is None and self._stage == "open"
             turn = self._turn = Turn(self._engine, batch, flight, share_ms)
         try:
-            if idle:
-                self._worker.idle(turn)
-            else:
-                self._worker.work(turn)
+            self._worker.run(turn, idle)
         finally:
             with self._change:
                 self._turn = None

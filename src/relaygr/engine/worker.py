@@ -13,6 +13,7 @@ from relaygr.engine.history import UserHistory
 from relaygr.engine.jobs import ChunkTokens, Fit, Flight, Observer, Turn, guarded
 from relaygr.engine.relay import Relay
 from relaygr.engine.requests import PrefetchResult, RankRequest
+from relaygr.engine.turns import Turnstile
 
 Land = Callable[[Turn, Flight, UserHistory, PrefetchResult], bool]
 
@@ -33,12 +34,23 @@ class Worker:
         observer: Observer | None,
         relay: Relay | None,
         chores: Chores | None,
+        turns: Turnstile | None = None,
         *,
         land: Land,
         back: Callable[[Flight], None],
     ) -> None:
         self._clock, self._chunk, self._fit, self._observer = clock, chunk, fit, observer
         self._relay, self._chores, self._land, self._back = relay, chores, land, back
+        self._turns = turns
+
+    def run(self, turn: Turn, idle: bool) -> None:
+        """`idle` or `work`; when it has its turn, if others compute in the process as well."""
+        work = self.idle if idle else self.work
+        if self._turns is None:
+            work(turn)
+            return
+        with self._turns.turn(ranking=bool(turn.batch)):
+            work(turn)
 
     def work(self, turn: Turn) -> None:
         """Answer the batch, or bring the flight forward, as far as anybody still waits for them."""

@@ -20,6 +20,7 @@ from relaygr.serving.auth import Gatekeeper
 from relaygr.serving.endpoint import Call, Endpoint, Envelope, Operation
 from relaygr.serving.errors import HttpError, Problem
 from relaygr.serving.exchange import ERROR, JSON, REQUEST_ID, Reply, internal_error
+from relaygr.serving.generation.routes import GENERATION
 from relaygr.serving.oip import OIP
 from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.openapi import document
@@ -135,7 +136,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation(
         "POST", "/v1/prefix", prefix, "Have a user's history encoded ahead of ranking; answers at once.",
-        body=wire.PrefixBody, answer=wire.PrefixReply,
+        body=wire.PrefixBody, answer=wire.PrefixReply, errors=(404,),
     ),
     Operation(
         "POST", "/v1/events", events, "Append events of a user; durable when answered.",
@@ -173,6 +174,7 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("GET", "/openapi.json", openapi, "This document.", open=True),
     Operation("GET", "/", page, "The status page.", open=True, content_type="text/html"),
+    *GENERATION,
     *OIP,
 )  # fmt: skip
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from relaygr.core.errors import RequestError
+from relaygr.core.ids import check_name
 from relaygr.data.stores import EventBatch
 from relaygr.engine import UserHistory
 from relaygr.serving.users import Owner
 from relaygr.serving.wire import EventsBody, History
+
+
+def owner_of(tenant: str, user: str) -> Owner:
+    """RequestError for what is no name; the two end up in paths, logs and files."""
+    return _name("tenant", tenant), _name("user", user)
 
 
 def event_batch(body: EventsBody) -> EventBatch:
@@ -26,13 +32,23 @@ def inline_history(owner: Owner, sent: History, slots: int, limit: int) -> UserH
     """
     if len(sent.items) > limit:
         raise RequestError("history.items", f"{len(sent.items)} events, limit {limit}")
-    return UserHistory(
-        owner[1],
-        sent.items,
-        sent.timestamps,
-        sent.actions,
-        tenant_name=owner[0],
-        contextual=sent.contextual or np.zeros(slots, np.int64),
-        utc_offset_s=sent.utc_offset_s,
-        first_sequence=sent.first_sequence,
-    )
+    try:
+        return UserHistory(
+            owner[1],
+            sent.items,
+            sent.timestamps,
+            sent.actions,
+            tenant_name=owner[0],
+            contextual=sent.contextual or np.zeros(slots, np.int64),
+            utc_offset_s=sent.utc_offset_s,
+            first_sequence=sent.first_sequence,
+        )
+    except RequestError as error:
+        raise RequestError(f"history.{error.field}", error.reason) from error
+
+
+def _name(field: str, value: str) -> str:
+    """A name without control characters: paths and logs could not tell some of them apart."""
+    if any(ord(char) < 32 or ord(char) == 127 for char in value):
+        raise RequestError(field, f"{value[:64]!r} contains a control character")
+    return check_name(field, value)

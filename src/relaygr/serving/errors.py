@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -16,6 +17,7 @@ from relaygr.core.errors import (
     RelayError,
     RequestError,
 )
+from relaygr.generation.errors import ErrorCode, GenerateError
 from relaygr.serving.wire import ErrorAnswer, ErrorDetail
 
 DEFAULT_RETRY_MS = 1000.0
@@ -91,9 +93,31 @@ _CODES: tuple[tuple[type[RelayError], int, str], ...] = (
 )
 
 
+_GENERATION: Mapping[ErrorCode, int] = {
+    ErrorCode.INVALID_REQUEST: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ErrorCode.TOO_LONG: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ErrorCode.TOO_WIDE: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ErrorCode.KV_BUDGET: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ErrorCode.QUEUE_FULL: HTTPStatus.SERVICE_UNAVAILABLE,
+    ErrorCode.DEADLINE: HTTPStatus.GATEWAY_TIMEOUT,
+    ErrorCode.CANCELLED: HTTPStatus.CONFLICT,
+    ErrorCode.CATALOG_UNAVAILABLE: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+
+
+def _of_generation(error: GenerateError) -> Problem:
+    status = _GENERATION.get(error.code, HTTPStatus.INTERNAL_SERVER_ERROR)
+    retry_ms = error.retry_after_ms or DEFAULT_RETRY_MS
+    limit = None if error.limit is None else int(error.limit)
+    again = retry_ms if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return Problem(status, error.code.value, str(error), error.field, limit, again)
+
+
 def problem(error: RelayError) -> Problem:
     """How an error is answered; one that nobody expected is an internal one."""
     text = str(error)
+    if isinstance(error, GenerateError):
+        return _of_generation(error)
     if isinstance(error, HttpError):
         return Problem(error.status, error.code, text, error.field, error.limit, close=error.close)
     if isinstance(error, RequestError):

@@ -52,8 +52,18 @@ _BODIES = {
     "/v1/rank": Kind("/v1/rank", Lap.RANK),
     "/v1/prefix": Kind("/v1/prefix", Lap.PREFIX),
     "/v1/events": Kind("/v1/events", Lap.OTHER, repeatable=False),
+    "/v1/generate": Kind("/v1/generate", Lap.OTHER),
+    **{
+        path: Kind(path, None, everyone=True)
+        for path in (
+            "/v1/models/reload",
+            "/v1/catalogues/load",
+            "/v1/catalogues/rollback",
+            "/v1/catalogues/withdraw",
+            "/v1/catalogues/restore",
+        )
+    },
 }
-_RELOAD = Kind("/v1/models/reload", None, everyone=True)
 _STATE = Kind("/v1/users/{user:name}/state", Lap.OTHER)
 _PROFILE = Kind("/v1/users/{user:name}/profile", Lap.OTHER)
 _DELETE = Kind("/v1/users/{user:name}", Lap.OTHER, everyone=True)
@@ -66,8 +76,6 @@ def kind_of(method: str, path: str) -> Kind:
         found = _BODIES.get(path)
         if found is not None:
             return found
-        if path == _RELOAD.route:
-            return _RELOAD
         if path.startswith("/v2/") and _INFER.fullmatch(path):
             return _INFERENCE
     elif path.startswith(_USER_PATH):

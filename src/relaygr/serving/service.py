@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -13,12 +12,12 @@ import numpy as np
 
 from relaygr.config.settings import Config
 from relaygr.core.clock import MonotonicClock
-from relaygr.core.errors import CancelledError, ConfigError, DeadlineError, NotReadyError, RequestError
+from relaygr.core.errors import ConfigError, NotReadyError, RequestError
 from relaygr.core.ids import check_name
 from relaygr.data.stores import HistoryStore, Profile, open_store
-from relaygr.engine import Engine, RankRequest, RankResult, UserHistory
+from relaygr.engine import Engine, RankRequest, RankResult
 from relaygr.engine.chores import Chores
-from relaygr.engine.deadlines import MIN_DEADLINE_MS, deadline_ms
+from relaygr.engine.deadlines import deadline_ms
 from relaygr.engine.jobs import RankJob
 from relaygr.engine.relay import Relay
 from relaygr.engine.scheduler import Scheduler
@@ -26,11 +25,14 @@ from relaygr.engine.shadow import Shadows
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
-from relaygr.serving.bodies import event_batch, inline_history
+from relaygr.serving.bodies import event_batch, owner_of
 from relaygr.serving.cache_watch import CacheWatch
 from relaygr.serving.errors import HttpError
 from relaygr.serving.feedback import feedback
 from relaygr.serving.gauges import Readings
+from relaygr.serving.generation.desk import GenerateDesk, no_generator, shared_turns
+from relaygr.serving.generation.metrics import GenerateMetrics
+from relaygr.serving.histories import Histories
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.observers import Observers
 from relaygr.serving.pace import Pace
@@ -38,12 +40,10 @@ from relaygr.serving.readings import readings
 from relaygr.serving.reload import Served, check_path, load, relayed
 from relaygr.serving.snapshot import Status
 from relaygr.serving.tracing import follow
-from relaygr.serving.users import Owner, Reading, Users
+from relaygr.serving.users import Reading, Users
+from relaygr.serving.waiting import ClientGoneError, Gone, answered
 
 log = logging.getLogger("relaygr.serving")
-
-Gone = Callable[[], Awaitable[object]]
-"""Returns when the client has gone away."""
 
 _STORE_THREADS = 4
 _LOOK_S = 0.02  # how often a stopping service looks whether prefixes are still held
@@ -80,6 +80,7 @@ class Service:
         self._served: Served | None = None
         self._store: HistoryStore | None = None
         self._users: Users | None = None
+        self.generation: GenerateDesk | None = None  # where `generator.model` is set, once it is loaded
 
     @property
     def served(self) -> Served:
@@ -104,6 +105,11 @@ class Service:
             raise self._not_ready()
         return self._users
 
+    @property
+    def histories(self) -> Histories:
+        slots = len(self.engine.model_config.contextual)
+        return Histories(self.users, slots, self.config.serving.max_history, self.metrics)
+
     async def start(self) -> None:
         """Open the store and load the model; after this the service is ready.
 
@@ -115,6 +121,11 @@ class Service:
         self._store = await asyncio.to_thread(open_store, settings.url, settings)
         log.info("history store: %s", self._store.describe())
         served = await asyncio.to_thread(load, self.config.serving.model, self.config)
+        turns = None
+        if self.config.generator.model:
+            turns = shared_turns(self.config.generator)
+            counts = GenerateMetrics(self.metrics.registry)
+            self.generation = await asyncio.to_thread(GenerateDesk.open, self.config, counts, turns)
         reading = self._reading(served)
         self._users = Users(self._store, self._threads, self.config.serving.users_bytes, reading)
         self._show(served)
@@ -128,6 +139,7 @@ class Service:
             cost=self.pace.cost_ms,
             relay=self.relay,
             chores=Chores(self.config.host, self._shadows, self.relay.worth_spilling, self.pace.chunk_tokens),
+            turns=turns,
         )
         self.health = wire.Health("ready")
 
@@ -137,7 +149,7 @@ class Service:
         Raises:
             HttpError: 409, the key was used for other events.
         """
-        owner = self._owner(tenant, body.user)
+        owner = owner_of(tenant, body.user)
         if body.key is not None:
             check_name("key", body.key)
         events = event_batch(body)
@@ -159,12 +171,15 @@ class Service:
         """Have a user's history encoded ahead of ranking; answers at once."""
         limits = self.config.scheduler
         budget_ms = deadline_ms(body.deadline_ms, limits.prefix_deadline_ms, limits.deadline_max_ms)
-        owner = self._owner(tenant, body.user)
-        history, left_ms = await self._in_time("prefix", owner, body.history, budget_ms)
+        owner = owner_of(tenant, body.user)
+        desk = self.desk() if body.generate else None
+        history, left_ms = await self.histories.in_time("prefix", owner, body.history, budget_ms)
         answer = self.scheduler.prefix(history, left_ms, body.candidates)
         self.metrics.signalled(answer)
         if answer.flight is not None:
             follow(answer.flight)
+        if desk is not None:
+            await desk.encode(tenant, history, left_ms)
         return answers.prefix_answer(body.user, answer, self.served.model, request_id)
 
     async def rank(
@@ -191,17 +206,25 @@ class Service:
         whole_ms = deadline_ms(body.deadline_ms, limits.rank_deadline_ms, limits.deadline_max_ms)
         if body.budget_ms is not None and body.budget_ms > whole_ms:
             raise RequestError("budget_ms", f"{body.budget_ms:g} is more than the deadline, {whole_ms:g}")
-        owner = self._owner(tenant, body.user)
-        history, left_ms = await self._in_time("rank", owner, body.history, whole_ms)
+        owner = owner_of(tenant, body.user)
+        history, left_ms = await self.histories.in_time("rank", owner, body.history, whole_ms)
         request = RankRequest(history, body.candidates, body.query_time, keep=self.config.relay.reuse)
         budget_ms = None if body.budget_ms is None else max(body.budget_ms - (whole_ms - left_ms), 0.0)
         job = self.scheduler.rank(request, left_ms, budget_ms)
         follow(job)
         return job, await self._answer(job, gone)
 
+    def desk(self) -> GenerateDesk:
+        """What generates; HttpError 404 where the server has no generator."""
+        if not self.config.generator.model:
+            raise no_generator()
+        if self.generation is None:
+            raise self._not_ready()
+        return self.generation
+
     async def set_profile(self, tenant: str, user: str, body: wire.ProfileBody) -> wire.ProfileAnswer:
         """Set a user's profile slots and clock offset; cached prefixes with others are not used again."""
-        owner, slots = self._owner(tenant, user), self.engine.model_config.contextual
+        owner, slots = owner_of(tenant, user), self.engine.model_config.contextual
         if len(body.contextual) != len(slots):
             names = ", ".join(slots) or "none"
             raise RequestError(
@@ -213,14 +236,19 @@ class Service:
 
     async def delete(self, tenant: str, user: str) -> wire.DeleteAnswer:
         """Remove a user: stored events, cached prefixes, queued and running work."""
-        owner, scheduler = self._owner(tenant, user), self.scheduler
-        events, entries = await self.users.delete(owner, lambda: scheduler.forget(*owner))
+        owner, scheduler, generation = owner_of(tenant, user), self.scheduler, self.generation
+
+        def purge() -> int:
+            prompts = generation.forget(*owner) if generation is not None else 0
+            return scheduler.forget(*owner) + prompts
+
+        events, entries = await self.users.delete(owner, purge)
         self._watch.forget(owner)
         return wire.DeleteAnswer(user, events, entries)
 
     async def state(self, tenant: str, user: str) -> wire.StateAnswer:
         """What is stored of a user, and how much of it is in the cache."""
-        history = await self.users.get(self._owner(tenant, user))
+        history = await self.users.get(owner_of(tenant, user))
         tokens, cached = self.engine.peek(RankRequest(history, ()))
         return answers.state_answer(history, tokens, cached, self.served.model)
 
@@ -273,6 +301,9 @@ class Service:
         done = True
         if self._scheduler is not None:
             done = await asyncio.to_thread(self._scheduler.drain, timeout_s)
+        if self.generation is not None:
+            left_s = max(end - time.monotonic(), 0.0)
+            done = await asyncio.to_thread(self.generation.drain, left_s) and done
         self._users = None
         done = await self.admissions.idle(max(end - time.monotonic(), 0.0)) and done
         if self._served is not None and done:  # else somebody may still be deleting a user
@@ -332,12 +363,15 @@ class Service:
         """ConfigError if the store keeps fewer events than are read."""
         shape = served.engine.model_config
         events = self.config.serving.history_events or shape.max_history
-        if self.config.store.keep_events < events:
+        reading = Reading.of(events, self.config.engine.anchor_stride, len(shape.contextual))
+        if self.generation is not None:
+            reading = reading.and_of(self.generation.history_items, self.config.generator.anchor_stride)
+        if self.config.store.keep_events < reading.events:
             raise ConfigError(
                 "store.keep_events",
-                f"{self.config.store.keep_events} is less than the {events} that are read",
+                f"{self.config.store.keep_events} is less than the {reading.events} that are read",
             )
-        return Reading.of(events, self.config.engine.anchor_stride, len(shape.contextual))
+        return reading
 
     async def _read_enough(self, before: Served, after: Served) -> None:
         """Before a model with a longer window is used, nobody may wait with a history cut for the shorter."""
@@ -351,57 +385,12 @@ class Service:
         doing = "stopping" if self.health.status == "draining" else "starting"
         return NotReadyError(f"the service is {doing}")
 
-    def _owner(self, tenant: str, user: str) -> Owner:
-        return _name("tenant", tenant), _name("user", user)
-
-    async def _in_time(
-        self, kind: str, owner: Owner, inline: wire.History | None, budget_ms: float
-    ) -> tuple[UserHistory, float]:
-        """The history, and what is left of the milliseconds; a slow store counts against them."""
-        held = self.users.held(owner) if inline is None else None
-        if held is not None:
-            return held, budget_ms
-        begun = time.monotonic()
-        try:
-            async with asyncio.timeout(budget_ms / 1000):
-                history = await self._history(owner, inline)
-        except TimeoutError as error:
-            late = DeadlineError("the deadline passed before the history was read")
-            self.metrics.failed(kind, late)
-            raise late from error
-        return history, max(budget_ms - (time.monotonic() - begun) * 1000, MIN_DEADLINE_MS)
-
-    async def _history(self, owner: Owner, inline: wire.History | None) -> UserHistory:
-        """The history that came with the request, or the stored one."""
-        if inline is None:
-            return await self.users.get(owner)
-        slots = len(self.engine.model_config.contextual)
-        try:
-            return inline_history(owner, inline, slots, self.config.serving.max_history)
-        except RequestError as error:
-            raise RequestError(f"history.{error.field.removeprefix('history.')}", error.reason) from error
-
     async def _answer(self, job: RankJob, gone: Gone | None) -> RankResult:
         future = asyncio.wrap_future(job.future)
         self._ranking.add(future)
         future.add_done_callback(self._ranking.discard)
-        if gone is None:
-            return await future
-        watch = asyncio.ensure_future(gone())
         try:
-            await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
-            if future.done():
-                return future.result()
-        finally:
-            watch.cancel()
-            # No effect on one that is done; otherwise the job ends, and what has not begun never will.
-            future.cancel()
-        self.metrics.disconnected("rank")
-        raise CancelledError("the client disconnected")
-
-
-def _name(field: str, value: str) -> str:
-    """A name without control characters: paths and logs could not tell some of them apart."""
-    if any(ord(char) < 32 or ord(char) == 127 for char in value):
-        raise RequestError(field, f"{value[:64]!r} contains a control character")
-    return check_name(field, value)
+            return await answered(future, gone)
+        except ClientGoneError:
+            self.metrics.disconnected("rank")
+            raise

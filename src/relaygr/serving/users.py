@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,28 +28,42 @@ Owner = tuple[str, str]
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How much of a user the model reads.
-
-    Attributes:
-        events: most events.
-        stride: events by which the window moves, see `models.window`.
-        slots: values of a profile.
-    """
+class Window(NamedTuple):
+    """Most events that a model reads, and by how many its window moves, see `models.window`."""
 
     events: int
     stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much of a user is read.
+
+    Attributes:
+        windows: of each model that reads the user.
+        slots: values of a profile.
+    """
+
+    windows: tuple[Window, ...]
     slots: int
 
     @classmethod
     def of(cls, events: int, share: float, slots: int) -> Reading:
-        """`share` of the events fall out of the window when it moves."""
-        return cls(events, anchor_stride(events, share), slots)
+        """One model, out of whose window `share` of the events fall when it moves."""
+        return cls((Window(events, anchor_stride(events, share)),), slots)
+
+    def and_of(self, events: int, share: float) -> Reading:
+        """Read enough for another model as well."""
+        return replace(self, windows=(*self.windows, Window(events, anchor_stride(events, share))))
+
+    @property
+    def events(self) -> int:
+        """Most that are read."""
+        return max(window.events for window in self.windows)
 
     def first(self, total: int) -> int:
         """Sequence number of the first event that is read of so many."""
-        return anchor(total, self.events, self.stride)
+        return min(anchor(total, *window) for window in self.windows)
 
 
 @dataclass(slots=True)

@@ -52,6 +52,7 @@ class PrefixBody(Body, frozen=True, kw_only=True):
     deadline_ms: Milliseconds | None = None
     history: History | None = None
     candidates: Annotated[int, Meta(ge=0, le=1_048_576)] | None = None
+    generate: bool = False
 
 
 class RankBody(Body, frozen=True, kw_only=True):

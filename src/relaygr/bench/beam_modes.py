@@ -1,4 +1,4 @@
-"""`bench beams`: decode attention of many beams on one prompt in every mode, and what `auto` makes of it."""
+"""`bench beam-modes`: attention of many beams on one prompt in every mode, and what `auto` makes of it."""
 
 from __future__ import annotations
 

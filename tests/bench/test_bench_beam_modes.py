@@ -1,4 +1,4 @@
-"""`bench beams` on small steps: the report can be read back and adds up."""
+"""`bench beam-modes` on small steps: the report can be read back and adds up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from relaygr.bench.beams import BeamsCell, BeamsReport, BeamsSpec
+from relaygr.bench.beam_modes import BeamsCell, BeamsReport, BeamsSpec
 from relaygr.cli.main import main
 from relaygr.core.errors import ConfigError
 from relaygr.kernels import beam_select
@@ -28,7 +28,7 @@ def test_the_report_adds_up(
     file = tmp_path / "report.json"
     sizes = ["--widths", "3,8", "--prompts", "5,40", "--dim", "16", "--rounds", "2", "--threads", "1"]
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "beams", "--dtype", "fp32", "--json", str(file), *sizes])
+        main(["bench", "beam-modes", "--dtype", "fp32", "--json", str(file), *sizes])
     assert not ended.value.code
     report = msgspec.json.decode(file.read_bytes(), type=BeamsReport)
     assert [(c.width, c.prompt_tokens) for c in report.cells] == [(3, 5), (3, 40), (8, 5), (8, 40)]

@@ -1,4 +1,4 @@
-"""`relaygr bench beams`: what beams save by sharing their prompt, and whether `auto` chooses right."""
+"""`relaygr bench beam-modes`: what beams save by sharing their prompt, and whether `auto` chooses right."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from relaygr.bench.beams import BeamsReport, BeamsSpec, bench_beams
+from relaygr.bench.beam_modes import BeamsReport, BeamsSpec, bench_beams
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError

@@ -1,0 +1,172 @@
+"""`relaygr bench beam`: beams over a catalogue, one request at a time and under load, with alternatives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from relaygr.bench.beam_case import SHAPE, Prompts, make_catalogues, make_decoder, make_generator
+from relaygr.bench.beam_cells import BeamCell, measure
+from relaygr.bench.beam_load import RateFound, Send, alone, highest_rate, one_by_one, scheduled
+from relaygr.bench.beam_naive import HostMaskSearch, NaiveBeams, SortingSearch, tree_of
+from relaygr.bench.beam_peer import open_peer
+from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
+from relaygr.core.units import GIB
+from relaygr.generation.catalogue.versions import Catalogues
+from relaygr.kernels.threads import serve_with_threads
+from relaygr.models.decoder.decoder import Decoder
+
+Tell = Callable[[str], None]
+_RATE_REPEATS = 5
+_TREE_SIDS = 200_000  # a tree of dictionaries for more takes gigabytes
+
+
+@dataclass(frozen=True, slots=True)
+class BeamSpec:
+    """What is measured.
+
+    Attributes:
+        sids: of each catalogue.
+        runs: of each cell.
+        peer_widths: at which the peer's beam search runs, on prompts of `peer_prompt` tokens.
+        load_width, load_prompt: of the requests under load; load_s: for each variant; 0 leaves it out.
+        threads: of the products.
+    """
+
+    widths: tuple[int, ...] = (32, 128, 256, 512)
+    prompts: tuple[int, ...] = (256, 512, 1024, 4096)
+    sids: tuple[int, ...] = (10_000, 1_500_000)
+    runs: int = 7
+    dtype: str = "bf16"
+    peer_widths: tuple[int, ...] = (32, 128)
+    peer_prompt: int = 1024
+    naive: bool = True
+    load_width: int = 256
+    load_prompt: int = 1024
+    load_s: float = 60.0
+    threads: int = 2
+    seed: int = 0
+
+
+QUICK = BeamSpec(
+    widths=(128, 512), prompts=(1024,), sids=(1_500_000,), runs=9, peer_widths=(128,), naive=False, load_s=0.0
+)
+
+
+class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured where.
+
+    Attributes:
+        shape: of the decoder.
+        cells: medians of single requests.
+        rates: highest rates at the target, the baseline first.
+    """
+
+    machine: Machine
+    shape: dict[str, Any]
+    spec: dict[str, Any]
+    cells: tuple[BeamCell, ...]
+    rates: tuple[RateFound, ...]
+
+
+def bench_beam(spec: BeamSpec, tell: Tell) -> BeamReport:
+    """Measure all cells, then the rates; weights, catalogues and prompts are random."""
+    serve_with_threads(spec.threads)
+    tell("measuring the machine")
+    probe = MatrixProbe(spec.dtype)
+    probe.measure(_RATE_REPEATS)
+    decoder = make_decoder(spec.dtype, spec.seed)
+    peer = open_peer(decoder) if spec.peer_widths else None
+    cells = [cell for sids in spec.sids for cell in _cells(spec, decoder, peer, sids, tell)]
+    rates = _rates(spec, decoder, tell) if spec.load_s else ()
+    probe.measure(_RATE_REPEATS)
+    machine = describe_machine(MatrixGflopsByRoute(**{spec.dtype: probe.rates()}))
+    shape: dict[str, Any] = msgspec.to_builtins(SHAPE)
+    described: dict[str, Any] = msgspec.to_builtins(spec)
+    return BeamReport(machine=machine, shape=shape, spec=described, cells=tuple(cells), rates=tuple(rates))
+
+
+def quick_report(report: BeamReport) -> dict[str, dict[str, float | None]]:
+    """The cells by name, as other programs read them."""
+    return {
+        f"w{cell.width}_p{cell.prompt}": {
+            "prefill_ms": cell.prefill_ms,
+            "total_ms": cell.total_ms,
+            "transformers_prefill_ms": cell.transformers_prefill_ms,
+            "transformers_ms": cell.transformers_ms,
+        }
+        for cell in report.cells
+    }
+
+
+def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: Tell) -> list[BeamCell]:
+    tell(f"building a catalogue of {sids:,} semantic ids")
+    catalogues = make_catalogues(sids, spec.seed)
+    generator = make_generator(decoder, catalogues)
+    naive = _naive(decoder, catalogues) if spec.naive and sids <= _TREE_SIDS else None
+    prompts, first, found = Prompts(spec.seed), 0, list[BeamCell]()
+    try:
+        for length in spec.prompts:
+            for width in spec.widths:
+                tell(f"{sids:,} semantic ids, prompt {length:,}, width {width}")
+                compared = peer is not None and length == spec.peer_prompt and sids == max(spec.sids)
+                searched = compared and width in spec.peer_widths
+                found.append(
+                    measure(
+                        generator,
+                        sids,
+                        width,
+                        length,
+                        spec.runs,
+                        prompts,
+                        naive=naive,
+                        peer=peer if compared else None,
+                        peer_runs=1 if searched else 0,
+                        first=first,
+                    )
+                )
+                first += spec.runs + 1
+    finally:
+        generator.close()
+    return found
+
+
+def _rates(spec: BeamSpec, decoder: Decoder, tell: Tell) -> list[RateFound]:
+    """The system, the system with one thing taken back, and the baseline, all at the baseline's target."""
+    sids = min(spec.sids)
+    catalogues, prompts = make_catalogues(sids, spec.seed), Prompts(spec.seed + 1)
+    length, width = spec.load_prompt, spec.load_width
+
+    def system(**changes: Any) -> AbstractContextManager[Send]:
+        return scheduled(make_generator(decoder, catalogues, **changes), prompts, length, width)
+
+    variants: dict[str, Callable[[], AbstractContextManager[Send]]] = {
+        "naive": lambda: one_by_one(_naive(decoder, catalogues), prompts, length, width),
+        "full system": system,
+        "replicate": system,
+        "host mask": lambda: system(kind=HostMaskSearch),
+        "full sort": lambda: system(kind=SortingSearch),
+        "continuous": lambda: system(scheduling="continuous"),
+    }
+    found: list[RateFound] = []
+    target_ms, first = 0.0, 0
+    for name, opened in variants.items():
+        tell(f"rates: {name}")
+        decoder.mode = "replicate" if name == "replicate" else "auto"
+        with opened() as send:
+            alone_ms = alone(send, 3, first)
+            # What the baseline can keep while others wait for it.
+            target_ms = target_ms or 2.5 * alone_ms
+            found.append(highest_rate(name, send, target_ms, alone_ms, spec.load_s, spec.seed, first + 3))
+        first += 100_000
+    decoder.mode = "auto"
+    return found
+
+
+def _naive(decoder: Decoder, catalogues: Catalogues) -> NaiveBeams:
+    with catalogues.pin() as pinned:
+        return NaiveBeams(decoder, tree_of(pinned.index), GIB)

@@ -1,0 +1,112 @@
+"""`relaygr bench beam`: generation, one request at a time and under load."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from relaygr.bench.beam import QUICK, BeamReport, BeamSpec, bench_beam, quick_report
+from relaygr.bench.beam_cells import BeamCell
+from relaygr.bench.beam_load import RateFound
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
+from relaygr.core.errors import ConfigError
+
+
+def beam(
+    *,
+    quick: bool = False,
+    dtype: Literal["fp32", "bf16"] = "bf16",
+    peers: bool = True,
+    load_s: float | None = None,
+    threads: int = 2,
+    seed: int = 0,
+    json: Path | None = None,
+) -> None:
+    """Time beam search over a catalogue against rows without any of it, and against `transformers`.
+
+    The decoder has 4 layers, width 256, a vocabulary of 24,640 and random weights; catalogues have 3 levels.
+
+    Parameters
+    ----------
+    quick: bool
+        Widths 128 and 512 on prompts of 1,024 tokens only; the JSON has these two.
+    dtype: Literal["fp32", "bf16"]
+        Of weights, keys and values.
+    peers: bool
+        Run `transformers`, where it is installed; its beam search takes ten seconds and more.
+    load_s: float | None
+        Seconds of the search for the highest rate, for each of six variants; 0 leaves it out.
+    threads: int
+        Of the matrix products.
+    json: Path | None
+        Also write the report to this file.
+    """
+    check_file("--json", json)
+    if load_s is not None and load_s < 0:
+        raise ConfigError("--load-s", f"{load_s:g} must not be negative")
+    if threads < 1:
+        raise ConfigError("--threads", f"{threads} must be at least 1")
+    spec = replace(QUICK if quick else BeamSpec(), dtype=dtype, threads=threads, seed=seed)
+    if load_s is not None:
+        spec = replace(spec, load_s=load_s)
+    if not peers:
+        spec = replace(spec, peer_widths=())
+    console = Console()
+    with Console(stderr=True).status("starting") as status:
+        report = bench_beam(spec, lambda text: status.update(escape(text)))
+    write_json(json, quick_report(report) if quick else report)
+    _print(console, report)
+
+
+def _print(console: Console, report: BeamReport) -> None:
+    machine = report.machine
+    console.print(f"{machine.cpu}, {machine.threads} threads, {report.spec['dtype']}", highlight=False)
+    table = Table("sids", "prompt", "W", "prefill", "rounds", "head", "select", "total", "/ prefill")
+    for name in ("naive", "transformers prefill", "transformers", "faster"):
+        table.add_column(name, justify="right")
+    for cell in report.cells:
+        table.add_row(*_row(cell))
+    console.print(table)
+    if report.rates:
+        console.print(_rates(report.rates))
+
+
+def _row(cell: BeamCell) -> list[str]:
+    ours, other = cell.ours, cell.transformers_ms
+    return [
+        f"{cell.sids:,}",
+        f"{cell.prompt:,}",
+        str(cell.width),
+        _ms(ours.prefill_ms),
+        _ms(ours.forward_ms),
+        _ms(ours.head_ms),
+        _ms(ours.selection_ms),
+        _ms(ours.total_ms),
+        f"{cell.total_over_prefill:.2f}",
+        _ms(cell.naive_ms),
+        _ms(cell.transformers_prefill_ms),
+        _ms(other),
+        "-" if other is None else f"{other / ours.total_ms:.0f}x",
+    ]
+
+
+def _rates(rates: tuple[RateFound, ...]) -> Table:
+    table = Table(
+        "variant", "alone, ms", "rate at P99, 1/s", "of naive", title=f"P99 {rates[0].target_ms:.0f} ms"
+    )
+    base = rates[0].rate_per_s
+    for one in rates:
+        more = "" if one.bounded else "at least "
+        ratio = f"{one.rate_per_s / base:.1f}x" if base else "-"
+        table.add_row(one.name, _ms(one.alone_ms), f"{more}{one.rate_per_s:.2f}", ratio)
+    return table
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"

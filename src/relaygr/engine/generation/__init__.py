@@ -1,0 +1,1 @@
+"""Generation as a service inside the process: prompts, memory, admission, waves, and who runs when."""

@@ -1,0 +1,1 @@
+"""Generation over HTTP: bodies and answers, the desk behind the routes, catalogues, metrics."""
