@@ -28,6 +28,7 @@ _COMMANDS = {
     "simulate": "simulate:simulate_app",
     "cache": "cache:cache_app",
     "import": "importing:import_app",
+    "sids": "sids:sids_app",
     "eval": "evaluate:eval_app",
     "verify": "verify:verify_command",
     "demo": "demo:demo",
