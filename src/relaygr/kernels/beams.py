@@ -125,7 +125,7 @@ def check_beams(
     heads, dim = _grouped(q, own_k.shape[2] if own_k.dim() == 4 else 0)
     if own_k.shape != own_v.shape or own_k.shape[3] != dim:
         raise ValueError(
-            f"own_k {tuple(own_k.shape)}, own_v {tuple(own_v.shape)}: expected [T, Wmax, {heads}, {dim}] twice"
+            f"own_k {tuple(own_k.shape)}, own_v {tuple(own_v.shape)}: expected [T, Wmax, {heads}, {dim}]"
         )
     _same_dtype(q, own_k=own_k, own_v=own_v)
     _check_shared("shared", shared, prompt_tokens, heads, q)
