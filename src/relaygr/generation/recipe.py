@@ -1,4 +1,4 @@
-"""How a model of semantic ids is used, beside its weights: tokens of codes, the prompt, and which ids it knows."""
+"""How a model of semantic ids is used, beside its weights: tokens of codes, prompts, and whose ids."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def open_recipe(folder: Path) -> Recipe:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(str(path), str(error)) from error
     if recipe.format_version != FORMAT_VERSION:
-        raise ConfigError(str(path), f"has format {recipe.format_version}, this release reads {FORMAT_VERSION}")
+        raise ConfigError(
+            str(path), f"has format {recipe.format_version}, this release reads {FORMAT_VERSION}"
+        )
     if not recipe.sizes or min(recipe.sizes) < 1:
         raise ConfigError(str(path), f"sizes {list(recipe.sizes)}, wanted at least one level of 1 or more")
     return recipe

@@ -80,7 +80,9 @@ class RunIdentity:
     train: str
 
     @classmethod
-    def of(cls, events: Events, model: msgspec.Struct, train: msgspec.Struct, beside: str = "") -> RunIdentity:
+    def of(
+        cls, events: Events, model: msgspec.Struct, train: msgspec.Struct, beside: str = ""
+    ) -> RunIdentity:
         """Of a dataset, a model's shape and settings; `beside` names other data that is trained on."""
         settings = {
             name: value for name, value in msgspec.structs.asdict(train).items() if name not in _LIMITS

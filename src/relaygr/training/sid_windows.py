@@ -1,8 +1,8 @@
 """Windows of users' histories as tokens, and which of the codes in them the loss counts.
 
-A request knows a user's events strictly before a second and asks for that second's items. So the first item of
-each second is what a model is trained for; items of one second come in random order, because all of them are
-right and their order says nothing.
+A request knows a user's events strictly before a second and asks for that second's items. So the first item
+of each second is what a model is trained for; items of one second come in random order, because all of them
+are right and their order says nothing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class WindowSource:
         past = past[np.lexsort((rng.random(len(past)), self._times[past]))]
         target = rng.integers(begin, groups.stop[last], size=1)
         window = np.concatenate([past, target])
-        return window[self._known[window]]
+        known: Int64s = window[self._known[window]]
+        return known
 
     def _weights(self, window: Int64s) -> Floats:
         """Of each item; nothing is known before the first one, and no request asks for it."""
