@@ -23,7 +23,7 @@ from relaygr.generation.catalogue.tokens import PromptTemplate, stacked
 from relaygr.generation.recipe import Recipe, save_recipe
 from relaygr.generation.sids.build import SemanticIds
 from relaygr.kernels.beams import BeamKernel
-from relaygr.models.decoder.config import DecoderConfig
+from relaygr.models.decoder.config import DecoderConfig, RopeConfig
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.huggingface import save_decoder
 from relaygr.training.catalogue import Catalogue, catalogue_before
@@ -32,6 +32,7 @@ from relaygr.training.cuts import training_groups
 from relaygr.training.generator_report import GeneratorEvaluation, GeneratorReport, write_generator_report
 from relaygr.training.optimizer import lr_share
 from relaygr.training.report import Stopped
+from relaygr.training.sid_initial import start_from_repeating
 from relaygr.training.sid_loss import sid_loss
 from relaygr.training.sid_metrics import SID_METRICS, list_metrics
 from relaygr.training.sid_retrieval import SidRetriever
@@ -41,6 +42,7 @@ log = logging.getLogger("relaygr.training")
 
 BEGIN_TOKEN = 0  # in front of every prompt
 SPECIALS = 1
+ROPE_THETA = 500.0  # prompts are short: slow pairs would tell no places apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ def decoder_config(recipe: Recipe, config: GeneratorConfig) -> DecoderConfig:
         num_heads=config.heads,
         num_kv_heads=config.kv_heads,
         head_dim=config.head_dim,
+        rope=RopeConfig(theta=ROPE_THETA),
         tie_embeddings=True,
         max_positions=recipe.max_prompt_tokens + recipe.levels,
     )
@@ -145,6 +148,7 @@ class GeneratorTrainer:
         shape = decoder_config(self.recipe, config)
         self.identity = RunIdentity.of(events, shape, config, f"+{digest}")
         self.model = Decoder(shape, kernel).init_weights(config.seed, shape.hidden_size**-0.5)
+        start_from_repeating(self.model, config.seed)
         self.optimizer = _adamw(self.model, config)
         self.retriever = SidRetriever(self.model, self.recipe, sids, index, config.eval_width)
         self.tokens = self.recipe.token_map()
