@@ -55,9 +55,9 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
 
     layers: int = 3
     hidden: int = 64
-    heads: int = 4
-    kv_heads: int = 4
-    head_dim: int = 16
+    heads: int = 2
+    kv_heads: int = 2
+    head_dim: int = 32
     mlp: int = 192
     max_items: int = 48
     min_items: int = 16
@@ -66,11 +66,11 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     half_life: float = 0.2
     max_minutes: float = 8.0
     max_steps: int = 0
-    lr: float = 4e-3
+    lr: float = 3e-3
     weight_decay: float = 0.02
     warmup_steps: int = 50
     clip_norm: float = 1.0
-    eval_every_steps: int = 300
+    eval_every_steps: int = 200
     eval_requests: int = 300
     eval_width: int = 32
     patience: int = 5

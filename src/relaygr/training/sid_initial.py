@@ -17,10 +17,10 @@ from relaygr.models.decoder.layer import DecoderLayer
 
 _SHARP_PAIRS = 3  # fastest rotating pairs, which tell a neighbour from the next but one
 _SCALE_BEFORE = 2.0  # of queries and keys of the layer that looks at the token before
-_SCALE_MATCH = 1.5  # of the layer that compares
-_WRITTEN = 0.2  # what the token before adds to a row, against the row's own embedding
-_COPIED = 0.35  # what a matching token adds
-_RECENT = 0.15  # what all recent tokens add
+_SCALE_MATCH = 2.0  # of the layer that compares
+_WRITTEN = 0.3  # what the token before adds to a row, against the row's own embedding
+_COPIED = 0.7  # what a matching token adds
+_RECENT = 0.4  # what all recent tokens add
 
 
 @dataclass(frozen=True, slots=True, eq=False)
