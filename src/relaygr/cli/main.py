@@ -27,6 +27,7 @@ _COMMANDS = {
     "train": "train:train_app",
     "simulate": "simulate:simulate_app",
     "cache": "cache:cache_app",
+    "catalogue": "catalogue:catalogue_app",
     "import": "importing:import_app",
     "sids": "sids:sids_app",
     "eval": "evaluate:eval_app",

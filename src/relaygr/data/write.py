@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import secrets
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,9 +29,7 @@ from relaygr.data.dataset import (
     open_events,
     read_meta,
 )
-
-# Names are up to 255 bytes, and a process adds a mark of its own while it writes.
-MAX_FOLDER_NAME_BYTES = 224
+from relaygr.data.replace import MAX_FOLDER_NAME_BYTES, replace_folder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,8 +85,15 @@ def write_events(folder: Path | str, table: EventTable, *, name: str, source: st
         actions=table.action_names,
         statistics=totals,
     )
+
+    def fill(fresh: Path) -> None:
+        for column in COLUMNS:
+            np.save(fresh / f"{column}.npy", arrays[column], allow_pickle=False)
+        text = msgspec.json.format(msgspec.json.encode(meta), indent=2)
+        (fresh / META_FILE).write_bytes(text + b"\n")
+
     try:
-        _replace(target, arrays, meta)
+        replace_folder(target, fill)
     except OSError as error:
         raise BackendError(f"cannot write dataset {target}: {error.strerror or error}") from error
     return open_events(target)
@@ -179,47 +181,3 @@ def _time_order(table: EventTable) -> npt.NDArray[np.intp] | None:
 
 def _column(values: Int64s, order: npt.NDArray[np.intp] | None) -> Int64s:
     return np.ascontiguousarray(values if order is None else values[order], dtype="<i8")
-
-
-def _replace(target: Path, arrays: dict[str, npt.NDArray[np.int64] | Names], meta: Meta) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _remove_left(target, "new")
-    token = f"{os.getpid()}-{secrets.token_hex(4)}"
-    fresh = target.with_name(f".{target.name}.{token}.new")
-    stale = target.with_name(f".{target.name}.{token}.old")
-    fresh.mkdir()
-    try:
-        for column in COLUMNS:
-            np.save(fresh / f"{column}.npy", arrays[column], allow_pickle=False)
-        text = msgspec.json.format(msgspec.json.encode(meta), indent=2)
-        (fresh / META_FILE).write_bytes(text + b"\n")
-        if target.exists():
-            target.rename(stale)
-        fresh.rename(target)
-        # Not before, because what a killed process moved away may be the only dataset left.
-        _remove_left(target, "old")
-    finally:
-        # After a failure between the two renames the old dataset goes back to its place.
-        if stale.exists() and not target.exists():
-            stale.rename(target)
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(stale, ignore_errors=True)
-
-
-def _remove_left(target: Path, kind: str) -> None:
-    """Remove what processes that were killed while they wrote `target` left beside it."""
-    form = re.compile(rf"\.{re.escape(target.name)}\.([1-9][0-9]{{0,8}})-[0-9a-f]{{8}}\.{kind}", re.DOTALL)
-    for beside in target.parent.iterdir():
-        found = form.fullmatch(beside.name)
-        if found is not None and not _lives(int(found[1])):
-            shutil.rmtree(beside, ignore_errors=True)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True  # somebody else's
-    return True

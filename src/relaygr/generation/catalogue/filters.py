@@ -7,7 +7,7 @@ same one. A node that is alive therefore always leads to an item, and a beam nev
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +37,11 @@ class Filter(Protocol):
     """The filters of one request over one catalogue version; immutable, of use to one request."""
 
     @property
+    def index(self) -> CatalogueIndex:
+        """What it is about."""
+        ...
+
+    @property
     def everything(self) -> bool:
         """Whether all nodes are alive, so that nobody needs to ask."""
         ...
@@ -60,15 +65,18 @@ class AllowFilter:
 
     index: CatalogueIndex
     chosen: Int32s
+    _living: dict[int, Int32s] = field(default_factory=dict)  # by level, found when first asked for
 
     @property
     def everything(self) -> bool:
         return len(self.chosen) == self.index.n_items
 
     def alive(self, level: int, nodes: Whole) -> Bools:
-        low, high = self.index.item_range(level, nodes)
-        found: Bools = np.searchsorted(self.chosen, low) < np.searchsorted(self.chosen, high)
-        return found
+        living = self._living.get(level)
+        if living is None:
+            living = np.unique(self.index.nodes_of(level, self.chosen)).astype(np.int32)
+            self._living[level] = living
+        return _contains(living, nodes)
 
     def passes(self, positions: Whole) -> Bools:
         return _contains(self.chosen, positions)
@@ -80,41 +88,66 @@ class AllowFilter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenyFilter:
-    """All items of `base` but some: `dropped` are their positions, ascending, distinct and all within `base`.
+    """All items but some: `dropped` are their positions, ascending and distinct."""
 
-    `base` counts the items before each position that pass the named filters, int32 [n + 1]; None is all.
+    index: CatalogueIndex
+    dropped: Int32s
+    _dead: dict[int, Int32s] = field(default_factory=dict)  # by level, found when first asked for
+
+    @property
+    def everything(self) -> bool:
+        return not len(self.dropped)
+
+    def alive(self, level: int, nodes: Whole) -> Bools:
+        dead = self._dead.get(level)
+        if dead is None:
+            above, hits = np.unique(self.index.nodes_of(level, self.dropped), return_counts=True)
+            low, high = self.index.item_range(level, above)
+            dead = above[hits == high - low].astype(np.int32)
+            self._dead[level] = dead
+        return ~_contains(dead, nodes)
+
+    def passes(self, positions: Whole) -> Bools:
+        return ~_contains(self.dropped, positions)
+
+    def allowed_items(self, leaf: int) -> Int32s:
+        return _passing(self, leaf)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedFilter:
+    """The items that pass named filters, but some.
+
+    `base` counts the items before each position that pass, int32 [n + 1]; `dropped` are positions of items
+    that pass, ascending and distinct.
     """
 
     index: CatalogueIndex
-    base: Int32s | None
+    base: Int32s
     dropped: Int32s
 
     @property
     def everything(self) -> bool:
-        return self.base is None and not len(self.dropped)
+        return int(self.base[-1]) - len(self.dropped) == self.index.n_items
 
     def alive(self, level: int, nodes: Whole) -> Bools:
         low, high = self.index.item_range(level, nodes)
-        left = high - low if self.base is None else self.base[high] - self.base[low]
-        if not len(self.dropped):
-            return left > 0
-        # Only nodes with no more items than are dropped can be empty, and those are few in the upper levels.
+        left = self.base[high] - self.base[low]
         alive: Bools = left > 0
-        doubtful = np.flatnonzero(alive & (left <= len(self.dropped)))
-        hits = np.searchsorted(self.dropped, high[doubtful]) - np.searchsorted(self.dropped, low[doubtful])
-        alive[doubtful] = left[doubtful] > hits
+        if len(self.dropped):
+            # Only nodes with no more items than are dropped can be empty.
+            doubtful = np.flatnonzero(alive & (left <= len(self.dropped)))
+            ends = np.searchsorted(self.dropped, high[doubtful])
+            hits = ends - np.searchsorted(self.dropped, low[doubtful])
+            alive[doubtful] = left[doubtful] > hits
         return alive
 
     def passes(self, positions: Whole) -> Bools:
-        left = ~_contains(self.dropped, positions)
-        if self.base is not None:
-            left &= self.base[positions + 1] > self.base[positions]
-        return left
+        passing: Bools = self.base[positions + 1] > self.base[positions]
+        return passing & ~_contains(self.dropped, positions)
 
     def allowed_items(self, leaf: int) -> Int32s:
-        low, high = self.index.item_ptr[leaf : leaf + 2]
-        positions = np.arange(low, high, dtype=np.int32)
-        return positions[self.passes(positions)]
+        return _passing(self, leaf)
 
 
 def make_filter(
@@ -140,20 +173,25 @@ def make_filter(
         RequestError: an id of another kind than the catalogue's, or a filter that does not exist.
         FilterError: a named filter failed; the request must fail as well.
     """
-    base = None
-    if wanted.filters:
-        named = named if named is not None else NamedFilters()
-        base = named.passing(version, index, wanted.filters)
     dropped = withdrawn
     if len(wanted.deny):
         denied = index.positions_of("deny", wanted.deny)
         dropped = np.union1d(dropped, denied) if len(dropped) else denied
+    found: DenyFilter | NamedFilter = DenyFilter(index, dropped)
+    if wanted.filters:
+        named = named if named is not None else NamedFilters()
+        base = named.passing(version, index, wanted.filters)
+        found = NamedFilter(index, base, dropped[base[dropped + 1] > base[dropped]])
     if wanted.allow is None:
-        if base is not None:
-            dropped = dropped[base[dropped + 1] > base[dropped]]
-        return DenyFilter(index, base, dropped)
+        return found
     chosen = index.positions_of("allow", wanted.allow)
-    return AllowFilter(index, chosen[DenyFilter(index, base, dropped).passes(chosen)])
+    return AllowFilter(index, chosen[found.passes(chosen)])
+
+
+def _passing(found: Filter, leaf: int) -> Int32s:
+    low, high = found.index.item_ptr[leaf : leaf + 2]
+    positions = np.arange(low, high, dtype=np.int32)
+    return positions[found.passes(positions)]
 
 
 def _contains(ascending: Int32s, members: Whole) -> Bools:

@@ -135,6 +135,13 @@ class CatalogueIndex:
         """The leaf that each position belongs to. [n]"""
         return _owners(self.item_ptr, positions)
 
+    def nodes_of(self, level: int, positions: Whole) -> Int64s:
+        """The node of `level` that each position is under. [n]"""
+        nodes = self.leaves_of(positions)
+        for below in range(self.levels, level, -1):
+            nodes = self.parents(below, nodes)
+        return nodes
+
     def find_leaf(self, codes: Sequence[int]) -> int | None:
         """The leaf of one whole semantic id, None if there is no such leaf."""
         node = 0

@@ -137,6 +137,15 @@ def _sizes(codes: Whole, sizes: Sequence[int] | None) -> tuple[int, ...]:
     limits = [one + 1 for one in high] if sizes is None else [int(one) for one in sizes]
     if len(limits) != len(high):
         raise RowError(Reject.DEPTH, 0, "codes", f"{len(high)} codes, expected {len(limits)}, one a level")
+    for level, limit in enumerate(() if sizes is None else sizes, start=1):
+        if not 1 <= limit <= MAX_SIZE:
+            raise RowError(Reject.RANGE, None, "sizes", f"level {level}: {limit}, limit 1 to {MAX_SIZE}")
+    if max(high) >= MAX_SIZE:
+        level = int(np.argmax(high))
+        row = int(np.argmax(codes[:, level]))
+        raise RowError(
+            Reject.RANGE, row, "codes", f"level {level + 1}: code {high[level]}, limit {MAX_SIZE - 1}"
+        )
     if min(low) < 0:
         row = int(np.argmax((codes < 0).any(axis=1)))
         level = int(np.argmax(codes[row] < 0))
@@ -153,7 +162,4 @@ def _sizes(codes: Whole, sizes: Sequence[int] | None) -> tuple[int, ...]:
             "codes",
             f"level {level + 1}: code {codes[row, level]}, limit {limits[level] - 1} (size {limits[level]})",
         )
-    for level, limit in enumerate(limits, start=1):
-        if not 1 <= limit <= MAX_SIZE:
-            raise RowError(Reject.RANGE, None, "sizes", f"level {level}: {limit}, limit 1 to {MAX_SIZE}")
     return tuple(limits)

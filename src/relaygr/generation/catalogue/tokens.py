@@ -82,6 +82,9 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
         if self.bases is not None:
             _check_levels(given[0], len(self.bases), len(sizes))
+            for level, base in enumerate(self.bases, start=1):
+                if not 0 <= base <= _TOKEN_MAX:
+                    raise ConfigError(f"{_PATH}.bases", f"level {level}: {base}, limit 0 to {_TOKEN_MAX}")
             tables = [base + np.arange(size) for base, size in zip(self.bases, sizes, strict=True)]
         elif self.tables is not None:
             _check_levels(given[0], len(self.tables), len(sizes))
@@ -131,7 +134,7 @@ def _table(level: int, tokens: Sequence[int], sizes: Sequence[int]) -> Int64s:
     if wrong:
         raise ConfigError(
             f"{_PATH}.tables",
-            f"level {level}: code {wrong[0]} is token {tokens[wrong[0]]}, limit {_TOKEN_MAX}",
+            f"level {level}: code {wrong[0]}: token {tokens[wrong[0]]}, limit {_TOKEN_MAX}",
         )
     return np.array(tokens, np.int64)
 
@@ -168,12 +171,12 @@ def _check(tables: Sequence[Int64s], overlap: bool) -> None:
             raise ConfigError(
                 _PATH, f"level {level}: code {code} is token {table[code]}, limit 0 to {_TOKEN_MAX}"
             )
-        values, first, counts = np.unique(table, return_index=True, return_counts=True)
+        values, counts = np.unique(table, return_counts=True)
         if len(values) < len(table):
             twice = int(np.argmax(counts > 1))
             raise ConfigError(
                 _PATH,
-                f"level {level}: token {values[twice]} stands for {counts[twice]} codes, first {first[twice]}",
+                f"level {level}: token {values[twice]} stands for {counts[twice]} codes",
             )
     if overlap:
         return

@@ -1,0 +1,47 @@
+"""Whether a catalogue fits the model that is to generate from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from relaygr.generation.catalogue.artefact import Catalogue
+from relaygr.generation.catalogue.errors import LoadError
+from relaygr.generation.catalogue.tokens import SidTokenMap, Tokenizer
+
+
+def expect_levels(sizes: Sequence[int]) -> Callable[[Catalogue], None]:
+    """A check that a catalogue has exactly these levels; it raises LoadError."""
+    wanted = tuple(sizes)
+
+    def check(catalogue: Catalogue) -> None:
+        if catalogue.index.sizes != wanted:
+            raise LoadError(f"levels of sizes {list(catalogue.index.sizes)}, the model has {list(wanted)}")
+
+    return check
+
+
+def expect_tokens(
+    expected: SidTokenMap | None, vocab_size: int, tokenizer: Tokenizer | None = None
+) -> Callable[[Catalogue], None]:
+    """A check of the tokens that a catalogue names, if it names any: the model's own, and in its vocabulary.
+
+    It raises LoadError or ConfigError.
+    """
+
+    def check(catalogue: Catalogue) -> None:
+        spec = catalogue.header.tokens
+        if spec is None:
+            if expected is None:
+                raise LoadError("neither the catalogue nor the model says which token a code is")
+            return
+        found = spec.resolve(catalogue.index.sizes, tokenizer)
+        found.check_vocabulary(vocab_size)
+        if expected is None:
+            return
+        for level, (ours, theirs) in enumerate(zip(expected.tables, found.tables, strict=True), start=1):
+            if not np.array_equal(ours, theirs):
+                raise LoadError(f"level {level}: other tokens than the model's")
+
+    return check
