@@ -37,6 +37,7 @@ bench_app.command("relaygr.cli.bench_relay:relay", name="relay")
 bench_app.command("relaygr.cli.bench_cache:cache", name="cache")
 bench_app.command("relaygr.cli.bench_transfer:transfer", name="transfer")
 bench_app.command("relaygr.cli.bench_drift:drift", name="drift")
+bench_app.command("relaygr.cli.bench_beams:beams", name="beams")
 
 
 @bench_app.command

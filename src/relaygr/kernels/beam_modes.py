@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-CLEARLY = 0.92
+# `joint` has to take less than this of split's time: bits must not change with the noise of a measurement.
+CLEARLY = 0.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,14 @@ class ModeCell:
     split_ms: float
     joint_ms: float
 
-    @property
-    def best(self) -> Literal["split", "joint"]:
-        """`split` unless `joint` is clearly faster: bits must not change with the noise of a measurement."""
-        return "joint" if self.joint_ms < CLEARLY * self.split_ms else "split"
-
 
 @dataclass(frozen=True, slots=True)
 class ModeTable:
-    """Measured cells; a question is answered by the cell nearest in log W and log P.
+    """Measured cells, and the prompt length from which on `split` is taken at each measured width.
+
+    `joint` saves the merge, `split` passes over the scores less often: one wins on short prompts, the other
+    on long ones. So each width gets one cross-over, where the cells it contradicts lose least by it; a
+    single cell that a neighbouring process disturbed decides nothing.
 
     Raises: ValueError without cells.
     """
@@ -50,26 +50,35 @@ class ModeTable:
         if not self.cells:
             raise ValueError("cells: a table needs at least one")
 
-    def nearest(self, width: int, prompt_tokens: int) -> ModeCell:
-        """The deciding cell; of equally near ones the first measured."""
-        return min(
-            self.cells,
-            key=lambda c: _log_distance(c.width, width) + _log_distance(c.prompt_tokens, prompt_tokens),
-        )
-
-    def decide(self, width: int, prompt_tokens: int) -> Literal["split", "joint"]:
-        return self.nearest(width, prompt_tokens).best
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """The measured widths, ascending."""
+        return tuple(sorted({cell.width for cell in self.cells}))
 
     def crossover(self, width: int) -> int | None:
-        """Prompt tokens from which on `split` won at the measured width nearest to `width`; None if never."""
-        measured = min({c.width for c in self.cells}, key=lambda w: _log_distance(w, width))
-        row = sorted((c for c in self.cells if c.width == measured), key=lambda c: c.prompt_tokens)
-        found: int | None = None
-        for cell in reversed(row):
-            if cell.best != "split":
-                break
-            found = cell.prompt_tokens
-        return found
+        """The measured P from which on `split` is taken, at the nearest measured width; None if never."""
+        row = self._row(width)
+        index = _cut(row)
+        return row[index].prompt_tokens if index < len(row) else None
+
+    def decide(self, width: int, prompt_tokens: int) -> Literal["split", "joint"]:
+        """The mode for W beams on P tokens; between two measured P, the nearer one by ratio counts."""
+        row = self._row(width)
+        nearest = min(range(len(row)), key=lambda i: _log_distance(row[i].prompt_tokens, prompt_tokens))
+        return "split" if nearest >= _cut(row) else "joint"
+
+    def _row(self, width: int) -> list[ModeCell]:
+        measured = min(self.widths, key=lambda w: _log_distance(w, width))
+        return sorted((c for c in self.cells if c.width == measured), key=lambda c: c.prompt_tokens)
+
+
+def _cut(row: list[ModeCell]) -> int:
+    """Cells before it are `joint`; where the sum of log losses is least, of equal ones the first."""
+    gains = [math.log(CLEARLY * cell.split_ms / cell.joint_ms) for cell in row]  # of joint over split
+    sums = [0.0]
+    for gain in gains:
+        sums.append(sums[-1] + gain)
+    return max(range(len(sums)), key=lambda i: (sums[i], -i))
 
 
 def _log_distance(a: int, b: int) -> float:

@@ -18,20 +18,21 @@ REPLICA_BYTES = 256 << 20  # copies of the prompt that `replicate` holds at a ti
 class CpuBeams(BeamKernel):
     """The CPU back-end.
 
-    A prompt row's bits do not depend on how the prompt was cut into passes: rows stand in fixed tiles, padded
-    with zeros, by their position.
-
     Args:
         route: computes parts; None takes the fused one where torch has it. `beam_select` measures instead.
         table: what `auto` goes by; None means that nothing was measured, and `auto` is `split`, which reads
             the prompt once and keeps no scores.
+        bitwise: prompt rows stand in fixed tiles by their position, padded with zeros, so that a row's bits
+            do not depend on how the prompt was cut into passes. A few rows behind a long past cost a tile.
     """
 
     name = "cpu"
 
-    def __init__(self, route: PartRoute | None = None, table: ModeTable | None = None) -> None:
+    def __init__(
+        self, route: PartRoute | None = None, table: ModeTable | None = None, bitwise: bool = True
+    ) -> None:
         self.route = route or (FlashRoute() if FlashRoute.available() else TiledRoute())
-        self.table = table
+        self.table, self.bitwise = table, bitwise
 
     def mode_for(self, width: int, prompt_tokens: int) -> Literal["split", "joint"]:
         """What `auto` means for W beams on a prompt of P tokens."""
@@ -46,32 +47,33 @@ class CpuBeams(BeamKernel):
             return torch.empty_like(q)
         kv_heads = k_new.shape[1]
         group = heads // kv_heads
-        first = past_tokens // FIXED_TILE * FIXED_TILE  # position of the first tile
-        tiles = -(-(past_tokens + rows - first) // FIXED_TILE)
-        offset, stop = past_tokens - first, past_tokens + rows
+        tile = FIXED_TILE if self.bitwise else rows
+        first = past_tokens // tile * tile if self.bitwise else past_tokens  # position of the first tile
+        tiles = -(-(past_tokens + rows - first) // tile)
+        offset = past_tokens - first
         keys, values = (
-            _positions(new, None if past is None else past[i], past_tokens, first + tiles * FIXED_TILE)
+            _positions(new, None if past is None else past[i], past_tokens, first + tiles * tile)
             for i, new in enumerate((k_new, v_new))
         )  # [Hkv, tokens, d]
-        padded = q.new_zeros(tiles * FIXED_TILE, kv_heads, group, dim)
+        padded = q.new_zeros(tiles * tile, kv_heads, group, dim)
         padded[offset : offset + rows] = q.reshape(rows, kv_heads, group, dim)
-        queries = padded.view(tiles, FIXED_TILE, kv_heads, group, dim).permute(2, 0, 3, 1, 4).contiguous()
+        queries = padded.view(tiles, tile, kv_heads, group, dim).permute(2, 0, 3, 1, 4).contiguous()
         # queries [Hkv, tiles, g, rows, d]: first each tile on itself, all at once
         own_k, own_v = (
-            x[:, first:].reshape(-1, 1, FIXED_TILE, dim).expand(-1, group, -1, -1) for x in (keys, values)
+            x[:, first:].reshape(-1, 1, tile, dim).expand(-1, group, -1, -1) for x in (keys, values)
         )
         out, lse = self.route.attend(queries.flatten(0, 1), own_k, own_v, causal=True)
         out, lse = (x.view(kv_heads, tiles, *x.shape[1:]) for x in (out, lse))
-        done = q.new_empty(tiles, FIXED_TILE, kv_heads, group, dim)
+        done = q.new_empty(tiles, tile, kv_heads, group, dim)
         for i in range(tiles):
             part = out[:, i], lse[:, i]  # [Hkv, g, rows, d], [Hkv, g, rows]
-            before = first + i * FIXED_TILE
+            before = first + i * tile
             if before:
                 block = queries[:, i].flatten(1, 2)[None]  # [1, Hkv, g * rows, d]
                 seen, its = self.route.attend(block, keys[None, :, :before], values[None, :, :before])
                 part = merge_parts(seen.view_as(part[0]), its.reshape(part[1].shape), *part)
             done[i] = part[0].permute(2, 0, 1, 3)
-        return done.view(tiles * FIXED_TILE, heads, dim)[offset : stop - first]
+        return done.view(tiles * tile, heads, dim)[offset : offset + rows]
 
     def beams(
         self,
@@ -101,16 +103,17 @@ class CpuBeams(BeamKernel):
         return out.to(q.dtype).reshape(width, heads, dim)
 
     def _split(self, q: Tensor, keys: Tensor, values: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
+        """Prompt and own part apart. An own slot is a part of one key: its score is its log-sum-exp."""
         width, _, group, _ = q.shape
-        scores = _own_scores(q, own_k)
-        weights = scores.softmax(1)
-        own = _own_sum(weights, own_v), scores.logsumexp(1)  # [W, Hkv, g, d], [W, Hkv, g]
+        parts = _own_scores(q, own_k)  # [W, t, Hkv, g]
         if not keys.shape[1]:
-            return own[0]
+            return _own_sum(parts.softmax(1), own_v)
         block = q.transpose(0, 1).flatten(1, 2)[None]  # [1, Hkv, W * g, d]
         out, lse = self.route.attend(block, keys[None], values[None])
         out, lse = (x.view(-1, width, group, *x.shape[3:]).transpose(0, 1) for x in (out, lse))
-        return merge_parts(out, lse, *own)[0]
+        # The softmax over log-sum-exps is what merging t + 1 parts one by one multiplies up to.
+        weights = torch.cat([lse[:, None], parts], dim=1).softmax(1)  # [W, 1 + t, Hkv, g]
+        return _own_sum(weights[:, 1:], own_v).addcmul_(weights[:, 0, :, :, None], out)
 
     def _replicate(self, q: Tensor, keys: Tensor, values: Tensor, own_k: Tensor, own_v: Tensor) -> Tensor:
         """Each beam against a prompt copy of its own, as a decoder without sharing has to do it."""
