@@ -2,7 +2,8 @@
 
 While serving on a CPU every request is computed by itself: the bits of a product's row depend on how many
 rows there are, so a request's answer could otherwise change with its batch mates. The products of one request
-fill a CPU's cores already. On other devices the rows of a batch share their products.
+fill a CPU's cores already. Prompt rows also have the same bits in whatever chunks they come: see
+`kernels.linear.steady`. On other devices the rows of a batch share their products.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from relaygr.kernels.beams import BeamKernel, Mode
-from relaygr.kernels.linear import Linear, choose_linear
-from relaygr.kernels.reference.beams import ReferenceBeams
+from relaygr.kernels.cpu import CpuBeams
+from relaygr.kernels.linear import Linear, choose_linear, steady
 from relaygr.models.decoder.config import DecoderConfig
 from relaygr.models.decoder.head import ColumnScores
 from relaygr.models.decoder.layer import DecoderLayer, Projection
@@ -42,7 +43,7 @@ class Decoder(nn.Module):
     def __init__(self, config: DecoderConfig, kernel: BeamKernel | None = None, mode: Mode = "auto") -> None:
         super().__init__()
         self.config = config
-        self.kernel: BeamKernel = ReferenceBeams() if kernel is None else kernel
+        self.kernel: BeamKernel = CpuBeams() if kernel is None else kernel
         self.mode: Mode = mode
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
@@ -74,7 +75,7 @@ class Decoder(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the matrices and of keys and values; norms, logits and softmax are fp32."""
+        """Of the matrices and of keys and values; norms, sums over layers, softmax and logits are fp32."""
         return self.embed.weight.dtype
 
     @property
@@ -136,7 +137,7 @@ class Decoder(nn.Module):
         config = self.config
         once = self.rope.run(0, length, self.device)
         rotation = Rotation(once.cos.repeat(batch, 1, 1), once.sin.repeat(batch, 1, 1))
-        x: Tensor = self.embed(tokens.flatten())
+        x = self._embedded([tokens.flatten()])
         for layer in self.layers:
             q, k, v = (
                 part.reshape(batch, length, -1, config.head_dim).transpose(1, 2)
@@ -170,7 +171,8 @@ class Decoder(nn.Module):
         return choose_linear(self.dtype, self.device.type).linear
 
     def _prompt(self, rows: Sequence[PromptRow], output: bool) -> Tensor | None:
-        linear, spans = self._linear(), _spans([len(row.tokens) for row in rows])
+        alone, spans = self._linear(), _spans([len(row.tokens) for row in rows])
+        linear = steady(alone) if self.device.type == "cpu" else alone
         x = self._embedded([row.tokens for row in rows])
         places = [self.rope.run(row.cached, len(row.tokens), self.device) for row in rows]
         rotation = Rotation(_joined([p.cos for p in places]), _joined([p.sin for p in places]))
@@ -181,19 +183,20 @@ class Decoder(nn.Module):
                 self._causal(i, row, q[at], k[at], v[at]) for row, at in zip(rows, spans, strict=True)
             ]
             x = layer.finish(x, _joined(attended), linear)
+        k, v = final.remember(x, rotation, linear)
+        for row, at in zip(rows, spans, strict=True):
+            row.store.write(len(early), row.cached, k[at], v[at])
         if not output:
-            k, v = final.remember(x, rotation, linear)
-            for row, at in zip(rows, spans, strict=True):
-                row.store.write(len(early), row.cached, k[at], v[at])
             return None
         last = torch.tensor([at.stop - 1 for at in spans], device=self.device)
         at_last = Rotation(rotation.cos[last], rotation.sin[last])
-        q, k, v = final.project_last(x, last, rotation, at_last, linear)
+        q = final.query(x[last], at_last, alone)
         attended = [
             self._causal_last(len(early), row, q[i : i + 1], k[at], v[at])
             for i, (row, at) in enumerate(zip(rows, spans, strict=True))
         ]
-        return self._normed(final.finish(x[last], _joined(attended), linear))
+        out: Tensor = self.norm(final.finish(x[last], _joined(attended), alone))
+        return out
 
     def _beams(self, rows: Sequence[BeamRows]) -> Tensor:
         linear, spans = self._linear(), _spans([len(row.tokens) for row in rows])
@@ -210,7 +213,8 @@ class Decoder(nn.Module):
                 own = row.own.keys(i), row.own.values(i)
                 attended.append(self.kernel.beams(q[at], shared, row.prompt_tokens, *own, row.anc, self.mode))
             x = layer.finish(x, _joined(attended), linear)
-        return self._normed(x)
+        out: Tensor = self.norm(x)
+        return out
 
     def _causal(self, layer: int, row: PromptRow, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         row.store.write(layer, row.cached, k, v)
@@ -218,19 +222,19 @@ class Decoder(nn.Module):
         return self.kernel.causal(q, k, v, past, row.cached)
 
     def _causal_last(self, layer: int, row: PromptRow, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of the row's last token [1, Hq, d] alone, to everything before it and itself."""
-        row.store.write(layer, row.cached, k, v)
+        """Attention of the row's last token [1, Hq, d] alone: a single beam, which owns that token."""
         before = row.cached + len(k) - 1
-        past = row.store.read(layer, before + 1) if before else None
-        return self.kernel.causal(q, k[-1:], v[-1:], past, before)
+        shared = row.store.read(layer, before + 1)
+        anc = torch.zeros(1, 1, dtype=torch.int32, device=q.device)
+        return self.kernel.beams(q, shared, before, k[None, -1:], v[None, -1:], anc, "split")
 
     def _embedded(self, tokens: Sequence[Tensor]) -> Tensor:
-        return F.embedding(_joined(tokens), self.embed.weight)
+        """Rows of the table, as fp32 or wider: what the layers add up is not rounded on its way."""
+        return _wide(F.embedding(_joined(tokens), self.embed.weight))
 
-    def _normed(self, x: Tensor) -> Tensor:
-        """The final norm, left in fp32 for the head."""
-        out: Tensor = self.norm(x if x.dtype == torch.float64 else x.float())
-        return out
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

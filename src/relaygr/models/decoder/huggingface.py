@@ -21,6 +21,7 @@ from relaygr.models.decoder.shards import (
     Shards,
     fingerprint,
     open_shards,
+    stamps,
     weight_files,
 )
 
@@ -51,11 +52,14 @@ def open_decoder(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Deco
     config_data = _read(folder / CONFIG_FILE)
     config = read_settings(folder / CONFIG_FILE, config_data)
     files, where = weight_files(folder)
+    before = stamps(files)
     with open_shards(files, where) as shards:
         _check(folder, config, shards)
         version = fingerprint(config_data, files)
         model = _empty(config, dtype)
         problems = _fill(model, config, shards)
+    if stamps(files) != before:
+        problems.append("weight files changed while they were read")
     if problems:
         raise ConfigError(str(folder), "; ".join(problems))
     return model.eval().requires_grad_(False), version

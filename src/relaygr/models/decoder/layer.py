@@ -25,13 +25,14 @@ class Projection(nn.Module):
 
     def forward(self, x: Tensor, linear: Linear, outputs: slice | None = None) -> Tensor:
         """x [rows, in] -> [rows, out], or only the given outputs."""
+        x = x.to(self.weight.dtype)
         if outputs is None:
             return linear(x, self.weight, self.bias)
         return linear(x, self.weight[outputs], None if self.bias is None else self.bias[outputs])
 
 
 class DecoderLayer(nn.Module):
-    """Weights of one layer; rows [n, D] in, queries [n, Hq, d], keys and values [n, Hkv, d] between."""
+    """Weights of one layer; rows [n, D] in fp32, queries [n, Hq, d], keys and values [n, Hkv, d] between."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -55,19 +56,18 @@ class DecoderLayer(nn.Module):
         both = self._place(mixed[:, :turned], self._scale(True, True), rotation)
         return both[:, : config.num_heads], both[:, config.num_heads :], mixed[:, turned:]
 
-    def project_last(
-        self, x: Tensor, last: Tensor, rotation: Rotation, at_last: Rotation, linear: Linear
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values of all rows, queries [m, Hq, d] of the rows `last`, int64 [m], only."""
-        normed = self.attention_norm(x)
-        keys, values = self._keys(normed, rotation, linear)
-        queries = self.qkv(normed[last], linear, slice(self.config.query_size))
-        each = queries.view(len(last), -1, self.config.head_dim)
-        return self._place(each, self._scale(True, False), at_last), keys, values
+    def query(self, x: Tensor, rotation: Rotation, linear: Linear) -> Tensor:
+        """Queries only."""
+        mixed = self.qkv(self.attention_norm(x), linear, slice(self.config.query_size))
+        return self._place(mixed.view(len(x), -1, self.config.head_dim), self._scale(True, False), rotation)
 
     def remember(self, x: Tensor, rotation: Rotation, linear: Linear) -> tuple[Tensor, Tensor]:
         """Keys and values only."""
-        return self._keys(self.attention_norm(x), rotation, linear)
+        config = self.config
+        mixed = self.qkv(self.attention_norm(x), linear, slice(config.query_size, None))
+        each = mixed.view(len(x), 2 * config.num_kv_heads, config.head_dim)
+        keys = self._place(each[:, : config.num_kv_heads], self._scale(False, True), rotation)
+        return keys, each[:, config.num_kv_heads :]
 
     def finish(self, x: Tensor, attended: Tensor, linear: Linear) -> Tensor:
         """The rest of the layer: x [n, D] and attended [n, Hq, d] -> [n, D]. Writes over `x` when serving."""
@@ -78,13 +78,6 @@ class DecoderLayer(nn.Module):
         inner = F.silu(gate, inplace=True).mul_(up) if serving else F.silu(gate) * up
         mixed = self.down(inner, linear)
         return x.add_(mixed) if serving else x + mixed
-
-    def _keys(self, normed: Tensor, rotation: Rotation, linear: Linear) -> tuple[Tensor, Tensor]:
-        config = self.config
-        mixed = self.qkv(normed, linear, slice(config.query_size, None))
-        each = mixed.view(len(normed), 2 * config.num_kv_heads, config.head_dim)
-        keys = self._place(each[:, : config.num_kv_heads], self._scale(False, True), rotation)
-        return keys, each[:, config.num_kv_heads :]
 
     def _scale(self, queries: bool, keys: bool) -> Tensor | None:
         """Scales of the chosen heads' norms, [heads, d]."""

@@ -31,22 +31,14 @@ def frequencies(rope: RopeConfig, dim: int) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation:
-    """Cosine and sine of each row's angles, float32 [rows, 1, dim / 2]."""
+    """What turns each row, float32 [rows, 1, dim]; the sine is negative on the left half."""
 
     cos: Tensor
     sin: Tensor
 
     def turn(self, x: Tensor) -> Tensor:
         """x [rows, heads, dim], at least fp32, turned; same dtype."""
-        left, right = x.chunk(2, dim=-1)
-        if torch.is_grad_enabled():
-            turned = (left * self.cos - right * self.sin, right * self.cos + left * self.sin)
-            return torch.cat(turned, dim=-1)
-        half = x.shape[-1] // 2
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
-        torch.mul(left, self.cos, out=out[..., :half]).addcmul_(right, self.sin, value=-1)
-        torch.mul(right, self.cos, out=out[..., half:]).addcmul_(left, self.sin)
-        return out
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
 
 
 class RopeTable:
@@ -83,4 +75,5 @@ class RopeTable:
         # Ordinary tensors even if first asked for while serving: training may use them afterwards.
         with torch.inference_mode(False), torch.no_grad(), torch.device("cpu"):
             angles = torch.arange(rows, dtype=torch.float64)[:, None] * self._frequencies
-            return angles.cos().float().to(device), angles.sin().float().to(device)
+            cos, sin = angles.cos().float(), angles.sin().float()
+            return torch.cat([cos, cos], -1).to(device), torch.cat([-sin, sin], -1).to(device)

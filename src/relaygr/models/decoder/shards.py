@@ -105,6 +105,19 @@ def _check_index(file: Path, names: list[str], where: Mapping[str, str] | None) 
         raise ConfigError(str(file), "; ".join(problems))
 
 
+def stamps(files: list[Path]) -> list[tuple[int, int, int]]:
+    """What changes when a file is replaced or written to: inode, size, time of the last write.
+
+    Raises:
+        ConfigError: a file is missing.
+    """
+    try:
+        found = [path.stat() for path in files]
+    except OSError as error:
+        raise ConfigError(str(error.filename), f"cannot be read: {error.strerror}") from error
+    return [(one.st_ino, one.st_size, one.st_mtime_ns) for one in found]
+
+
 def fingerprint(config: bytes, files: list[Path]) -> Fingerprint:
     """BLAKE2b-128 of the configuration and weight files: other bytes, other model version.
 
