@@ -42,6 +42,8 @@ def brute_force(
         normaliser: log of the sum of exponentials; tests of exact ties hand in the one under test.
     """
     beams: list[tuple[Sid, float]] = [((), 0.0)]
+    if not sids:
+        return []
     for level, width in enumerate(widths, start=1):
         table = tables[level - 1]
         candidates: list[tuple[float, int, int, Sid]] = []

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from relaygr.core.clock import Clock
+from relaygr.generation.ancestors import Ancestors
 from relaygr.generation.columns import Columns
 from relaygr.generation.prepare import Pool
 from relaygr.generation.search import Context, Search
@@ -31,7 +32,8 @@ class Feed(Generic[Context]):
         context: of the request.
         tokens: int64 [W], the code each beam selected last, as a token.
         depth: which code it is, from 1.
-        anc: int32 [W, depth], the slots of each beam's ancestors; the last column is its own.
+        anc: int32 [W, depth], the slots of each beam's ancestors; the last column is its own. A view that is
+            valid during the call.
     """
 
     context: Context
@@ -56,20 +58,20 @@ class BeamModel(Protocol[Context]):
         """Chosen columns of the head, for the rows of one request. float32 [W, columns]"""
 
 
-@dataclass(slots=True, eq=False)
 class _Running(Generic[Context]):
-    """A search with the model's state of it: hidden states [W, D] and ancestors of its beams."""
+    """A search with what the model needs of its beams: hidden states [W, D] and ancestors."""
 
-    search: Search[Context]
-    hidden: Tensor
-    anc: Tensor | None = None
+    def __init__(self, search: Search[Context], hidden: Tensor) -> None:
+        self.search, self.hidden = search, hidden
+        widths = search.plan.widths
+        # With one level nothing is ever fed.
+        self._ancestors = Ancestors(len(widths.fed), widths.rows) if widths.fed else None
 
     def feed(self) -> Feed[Context]:
-        beams = self.search.rounds[-1]
-        own = torch.arange(len(beams.nodes), dtype=torch.int32)[:, None]
-        self.anc = own if self.anc is None else torch.cat((self.anc[torch.from_numpy(beams.parents)], own), 1)
-        tokens = torch.from_numpy(self.search.fed())
-        return Feed(self.search.context, tokens, len(self.search.rounds), self.anc)
+        assert self._ancestors is not None
+        search = self.search
+        anc = self._ancestors.fork(torch.from_numpy(search.rounds[-1].parents))
+        return Feed(search.context, torch.from_numpy(search.fed()), self._ancestors.depth, anc)
 
 
 class Rounds(Generic[Context]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,11 +43,11 @@ class Span:
 
 
 class Trace:
-    """Spans in the order in which they ended; any thread may add."""
+    """The last `keep` spans, in the order in which they ended; any thread may add."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, keep: int = 4096) -> None:
         self._clock = clock
-        self._spans: list[Span] = []
+        self._spans: deque[Span] = deque(maxlen=keep)
         self._lock = threading.Lock()
 
     @contextmanager
@@ -60,7 +61,7 @@ class Trace:
                 self._spans.append(span)
 
     def spans(self, phase: Phase | None = None) -> list[Span]:
-        """All spans, or those of one phase."""
+        """All that are kept, or those of one phase."""
         with self._lock:
             return [span for span in self._spans if phase is None or span.phase == phase]
 
