@@ -11,8 +11,12 @@ import pytest
 
 from relaygr.cli.main import main
 from relaygr.core.errors import ConfigError
+from relaygr.generation.catalogue.history import code_history
+from relaygr.generation.catalogue.source import ReadOptions
+from relaygr.generation.catalogue.sources import open_source
 from relaygr.generation.sids.artefact import SIDS_FILE, TABLE_FILE, open_sids, save_sids
 from relaygr.generation.sids.build import SemanticIds, build_sids
+from relaygr.generation.sids.collisions import ids_of
 from relaygr.generation.sids.quantise import Collision, SidConfig
 
 
@@ -113,6 +117,21 @@ def test_build_describe_and_add_from_a_file(tmp_path: Path, capsys: pytest.Captu
     again = ("--previous", out, "--seed", 5)
     assert run("sids", "build", "--embeddings", tmp_path / "old.npz", "--out", out, *sizes, *again) == 0
     assert "50 common items, 0 new, 0 gone" in capsys.readouterr().out
+
+
+def test_the_table_makes_a_catalogue(tmp_path: Path) -> None:
+    sids = made()
+    save_sids(sids, tmp_path / "sids")
+    built = open_source(tmp_path / "sids" / TABLE_FILE, ReadOptions()).build(sids.sizes)
+    assert built.rows == len(sids.item_ids)
+    index = built.index
+    assert index.sizes == sids.sizes
+    assert (code_history(index, sids.item_ids.tolist()).codes == sids.codes).all()
+    which, counts = ids_of(sids.codes)
+    crowded = int(counts.argmax())
+    mine = np.flatnonzero(which == crowded)
+    best = sids.item_ids[mine[np.argsort(-sids.priority[mine])]]
+    assert index.items[slice(*index.item_ptr[crowded : crowded + 2])].tolist() == best.tolist()
 
 
 def test_build_from_a_ranker(tmp_path: Path) -> None:

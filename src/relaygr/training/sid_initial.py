@@ -25,7 +25,7 @@ _RECENT = 0.4  # what all recent tokens add
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Basis:
-    """Orthonormal rows [k, D]: `common` [D] is in every token, `content` tells tokens apart, `before` is free."""
+    """Orthonormal rows [k, D]: `common` [D] is in all tokens, `content` tells them apart."""
 
     common: Tensor
     content: Tensor
@@ -94,7 +94,9 @@ def _scale(layer: DecoderLayer, value: float) -> None:
         layer.k_norm.weight.fill_(value)
 
 
-def _head(layer: DecoderLayer, kv_head: int, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> None:
+def _head(
+    layer: DecoderLayer, kv_head: int, query: Tensor, key: Tensor, value: Tensor, output: Tensor
+) -> None:
     """Set one K/V head and the query heads that read it: maps [d, D], the output [D, d] in sum."""
     config = layer.config
     dim, group = config.head_dim, config.num_heads // config.num_kv_heads
