@@ -57,7 +57,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     hidden: int = 64
     heads: int = 2
     kv_heads: int = 2
-    head_dim: int = 32
+    head_dim: int = 64
     mlp: int = 192
     max_items: int = 48
     min_items: int = 16

@@ -42,7 +42,7 @@ log = logging.getLogger("relaygr.training")
 
 BEGIN_TOKEN = 0  # in front of every prompt
 SPECIALS = 1
-ROPE_THETA = 500.0  # prompts are short: slow pairs would tell no places apart
+ROPE_THETA = 1e6  # most pairs hardly turn within a prompt, so that contents compare at any distance
 
 
 @dataclass(frozen=True, slots=True)

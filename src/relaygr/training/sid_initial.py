@@ -16,10 +16,11 @@ from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.layer import DecoderLayer
 
 _SHARP_PAIRS = 3  # fastest rotating pairs, which tell a neighbour from the next but one
+_STILL = 1.0  # radians
 _SCALE_BEFORE = 2.0  # of queries and keys of the layer that looks at the token before
 _SCALE_MATCH = 2.0  # of the layer that compares
 _WRITTEN = 0.3  # what the token before adds to a row, against the row's own embedding
-_COPIED = 0.7  # what a matching token adds
+_COPIED = 1.5  # what a matching token adds
 _RECENT = 0.4  # what all recent tokens add
 
 
@@ -47,8 +48,11 @@ def start_from_repeating(model: Decoder, seed: int) -> None:
         layer.output.weight.zero_()
         layer.down.weight.zero_()
     size, dim = config.hidden_size, config.head_dim
-    width = min(dim, (size - 1) // 2)
-    if config.num_layers < 2 or config.num_kv_heads < 2 or not config.tie_embeddings or width < 4 or dim < 8:
+    frequencies = config.rope.theta ** (-torch.arange(0, dim, 2) / dim)  # of each pair (i, i + d/2)
+    # A pair that turns further than this within a prompt cannot compare contents at a distance.
+    slow = frequencies * config.max_positions < _STILL
+    width = min(2 * int(slow.sum()), (size - 1) // 2)
+    if config.num_layers < 2 or config.num_kv_heads < 2 or not config.tie_embeddings or width < 2:
         return
     generator = torch.Generator().manual_seed(seed)
     rows = torch.nn.init.orthogonal_(torch.empty(size, size), generator=generator)
@@ -57,22 +61,21 @@ def start_from_repeating(model: Decoder, seed: int) -> None:
     # Positions are told by a part that all tokens share; in the head it shifts all scores alike.
     table.sub_((table @ basis.common)[:, None] * basis.common)
     table.add_(basis.common * table.norm(dim=1).mean())
-    frequencies = model.config.rope.theta ** (-torch.arange(0, dim, 2) / dim)  # of each pair (i, i + d/2)
     sharp = torch.zeros(dim // 2)
     sharp[: min(_SHARP_PAIRS, dim // 2)] = 1.0
-    slow = (torch.arange(dim // 2) >= dim // 4).float()
     first, second = model.layers[0], model.layers[1]
     _scale(first, _SCALE_BEFORE)
     _scale(second, _SCALE_MATCH)
-    content = _padded(basis.content, dim)
-    before = _padded(basis.before, dim)
+    content = _slowest(basis.content, dim)
+    before = _slowest(basis.before, dim)
     _head(
         first, 0, _constant(sharp, torch.zeros(dim // 2), basis), _constant(sharp, frequencies, basis),
         content, before.t() * _WRITTEN,
     )  # fmt: skip
     _head(second, 0, content, before, content, content.t() * _COPIED)
-    still = _constant(slow, torch.zeros(dim // 2), basis)
-    _head(second, 1, still, still, content, content.t() * _RECENT)
+    turning = frequencies * config.max_positions
+    late = _constant(((turning > _STILL) & (turning < 4)).float(), torch.zeros(dim // 2), basis)
+    _head(second, 1, late, late, content, content.t() * _RECENT)
 
 
 def _constant(weights: Tensor, angles: Tensor, basis: _Basis) -> Tensor:
@@ -81,10 +84,11 @@ def _constant(weights: Tensor, angles: Tensor, basis: _Basis) -> Tensor:
     return vector[:, None] * basis.common
 
 
-def _padded(rows: Tensor, dim: int) -> Tensor:
-    """Rows [k, D] with zero rows behind them, [d, D]."""
+def _slowest(rows: Tensor, dim: int) -> Tensor:
+    """Rows [k, D] at the slowest turning pairs of a head, zero rows elsewhere, [d, D]."""
+    places = torch.arange(dim).view(2, -1).flip(1).t().flatten()  # d/2 - 1, d - 1, d/2 - 2, d - 2, ...
     out = rows.new_zeros(dim, rows.shape[1])
-    out[: len(rows)] = rows
+    out[places[: len(rows)]] = rows
     return out
 
 
