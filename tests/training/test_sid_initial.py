@@ -13,7 +13,8 @@ from relaygr.training.sid_initial import start_from_repeating
 
 def fresh(**changes: object) -> Decoder:
     shape: dict[str, object] = {
-        "family": "qwen3", "vocab_size": 200, "hidden_size": 64, "mlp_size": 64, "num_layers": 3, "num_heads": 2,
+        "family": "qwen3", "vocab_size": 200, "hidden_size": 64, "mlp_size": 64, "num_layers": 3,
+        "num_heads": 2,
         "num_kv_heads": 2, "head_dim": 64, "rope": RopeConfig(theta=1e6), "tie_embeddings": True,
         "max_positions": 150,
     }  # fmt: skip

@@ -16,7 +16,7 @@ from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.layer import DecoderLayer
 
 _SHARP_PAIRS = 3  # fastest rotating pairs, which tell a neighbour from the next but one
-_STILL = 1.0  # radians
+_STILL = 1.0  # radians within the longest prompt
 _SCALE_BEFORE = 2.0  # of queries and keys of the layer that looks at the token before
 _SCALE_MATCH = 2.0  # of the layer that compares
 _WRITTEN = 0.3  # what the token before adds to a row, against the row's own embedding
@@ -35,8 +35,10 @@ class _Basis:
 
 @torch.no_grad()
 def start_from_repeating(model: Decoder, seed: int) -> None:
-    """Write the heads of repeating into the first two layers; a model without two layers of two K/V heads, or
-    with the output apart from the embeddings, is left alone.
+    """Write the heads of repeating into the first two layers; all other layers add nothing at first.
+
+    A model without two layers of two K/V heads, or with the output apart from the embeddings, gets no such
+    heads.
 
     Layer 1, head 1 attends to the token before and writes its content beside a row's own. Layer 2, head 1
     attends to rows whose token before equals the row's own token and copies their content, so that the head,
