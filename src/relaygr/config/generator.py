@@ -70,8 +70,8 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     weight_decay: float = 0.02
     warmup_steps: int = 50
     clip_norm: float = 1.0
-    eval_every_steps: int = 200
-    eval_requests: int = 300
+    eval_every_steps: int = 400
+    eval_requests: int = 1000
     eval_width: int = 32
     patience: int = 5
     seed: int = 0
