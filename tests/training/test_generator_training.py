@@ -24,17 +24,12 @@ from relaygr.training.catalogue import catalogue_before
 from relaygr.training.checkpoint import STATE_FILE
 from relaygr.training.cuts import training_groups
 from relaygr.training.evaluate_generator import SidEvalOptions, evaluate_generator
-from relaygr.training.generator import (
-    GeneratorProgress,
-    GeneratorTrainer,
-    recipe_of,
-    served_index,
-    wanted_items,
-)
+from relaygr.training.generator import GeneratorProgress, GeneratorTrainer
 from relaygr.training.generator_report import GeneratorReport
 from relaygr.training.report import REPORT_FILE
 from relaygr.training.sid_metrics import SID_METRICS, list_metrics
 from relaygr.training.sid_retrieval import SidRetriever
+from relaygr.training.sid_task import recipe_of, served_index, wanted_items
 from relaygr.training.sid_windows import WindowSource, WindowSpec
 
 TINY = GeneratorConfig(

@@ -25,12 +25,12 @@ from relaygr.training.bootstrap import Floats, interval, resample
 from relaygr.training.candidates import Seen, SeenOption, seen_rule
 from relaygr.training.catalogue import Catalogue, catalogue_before
 from relaygr.training.evaluate import Estimate
-from relaygr.training.generator import served_index, wanted_items
 from relaygr.training.offline import Part, requested_part
 from relaygr.training.scoring import RankerScorer, UserEvents
 from relaygr.training.sid_metrics import CUTS, LONGEST, SID_METRICS, list_metrics
 from relaygr.training.sid_retrieval import SidRetriever
 from relaygr.training.sid_rivals import popular, ranked, recent
+from relaygr.training.sid_task import served_index, wanted_items
 
 Observe = Callable[[int, int], None]
 

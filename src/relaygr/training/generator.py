@@ -13,20 +13,15 @@ import torch
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.core.clock import Clock, MonotonicClock
-from relaygr.core.errors import BackendError, ConfigError
+from relaygr.core.errors import BackendError
 from relaygr.data.dataset import Events
-from relaygr.data.split import EvalRequest, evaluation_requests, temporal_split
-from relaygr.generation.catalogue.build import build_index
-from relaygr.generation.catalogue.index import CatalogueIndex
-from relaygr.generation.catalogue.rows import Rows
-from relaygr.generation.catalogue.tokens import PromptTemplate, stacked
-from relaygr.generation.recipe import Recipe, save_recipe
+from relaygr.data.split import evaluation_requests, temporal_split
+from relaygr.generation.recipe import save_recipe
 from relaygr.generation.sids.build import SemanticIds
 from relaygr.kernels.beams import BeamKernel
-from relaygr.models.decoder.config import DecoderConfig, RopeConfig
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.huggingface import save_decoder
-from relaygr.training.catalogue import Catalogue, catalogue_before
+from relaygr.training.catalogue import catalogue_before
 from relaygr.training.checkpoint import RunIdentity, RunState, load_state, save_state
 from relaygr.training.cuts import training_groups
 from relaygr.training.generator_report import GeneratorEvaluation, GeneratorReport, write_generator_report
@@ -36,13 +31,10 @@ from relaygr.training.sid_initial import start_from_repeating
 from relaygr.training.sid_loss import sid_loss
 from relaygr.training.sid_metrics import SID_METRICS, list_metrics
 from relaygr.training.sid_retrieval import SidRetriever
+from relaygr.training.sid_task import decoder_config, recipe_of, served_index, wanted_items
 from relaygr.training.sid_windows import WindowSource, WindowSpec
 
 log = logging.getLogger("relaygr.training")
-
-BEGIN_TOKEN = 0  # in front of every prompt
-SPECIALS = 1
-ROPE_THETA = 1e6  # most pairs hardly turn within a prompt, so that contents compare at any distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,51 +50,6 @@ class GeneratorProgress:
 
 
 Observe = Callable[[GeneratorProgress], None]
-
-
-def recipe_of(sids: SemanticIds, digest: str, max_items: int) -> Recipe:
-    """Tokens and prompts of a model of these ids: one token in front, then codes, level behind level."""
-    return Recipe(
-        sizes=sids.sizes,
-        sid_token_map=stacked(sids.sizes, SPECIALS),
-        template=PromptTemplate(before=(BEGIN_TOKEN,)),
-        max_prompt_tokens=1 + max_items * sids.levels,
-        sids=digest,
-    )
-
-
-def decoder_config(recipe: Recipe, config: GeneratorConfig) -> DecoderConfig:
-    """The shape of the model; the head is the embedding table, so that what was seen can be repeated."""
-    return DecoderConfig(
-        family="qwen3",
-        vocab_size=SPECIALS + sum(recipe.sizes),
-        hidden_size=config.hidden,
-        mlp_size=config.mlp,
-        num_layers=config.layers,
-        num_heads=config.heads,
-        num_kv_heads=config.kv_heads,
-        head_dim=config.head_dim,
-        rope=RopeConfig(theta=ROPE_THETA),
-        tie_embeddings=True,
-        max_positions=recipe.max_prompt_tokens + recipe.levels,
-    )
-
-
-def served_index(sids: SemanticIds, catalogue: Catalogue) -> CatalogueIndex:
-    """The items of the training part as a catalogue, the most frequent first within an id.
-
-    Raises:
-        ConfigError: the ids lack an item of the training part.
-    """
-    codes = sids.codes_of(catalogue.items)
-    missing = catalogue.items[codes[:, 0] < 0]
-    if missing.size:
-        raise ConfigError(
-            "sids", f"no codes for {missing.size} items of the training part, the first {int(missing[0])}"
-        )
-    return build_index(
-        Rows(item_ids=catalogue.items, codes=codes, priority=catalogue.counts), sids.sizes
-    ).index
 
 
 class GeneratorTrainer:
@@ -284,13 +231,6 @@ class GeneratorTrainer:
         )
         write_generator_report(report, self.out)
         return report
-
-
-def wanted_items(events: Events, request: EvalRequest, catalogue: Catalogue) -> np.ndarray:
-    """Distinct items of a request that the catalogue of the training part knows."""
-    start, stop = request.positives
-    items = np.unique(events.history(request.user)[0][start:stop])
-    return items[catalogue.knows(items)]
 
 
 def _adamw(model: Decoder, config: GeneratorConfig) -> torch.optim.AdamW:
