@@ -77,7 +77,7 @@ def test_resume(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) ->
     )
     assert run(*again, "--out", folders["model"], "--max-steps", 2) == 0
     assert "2 steps" in capsys.readouterr().out
-    assert run(*again, "--out", folders["model"], "--set", "generator.within=0.5") == 2
+    assert run(*again, "--out", folders["model"], "--set", "train_generator.within=0.5") == 2
     assert "train.within was 0.1, now 0.5" in capsys.readouterr().err
 
 

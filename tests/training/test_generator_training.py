@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_runs import MakeEvents
 
-from relaygr.config.generator import GeneratorConfig
+from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
 from relaygr.data.split import temporal_split
@@ -32,7 +32,7 @@ from relaygr.training.sid_retrieval import SidRetriever
 from relaygr.training.sid_task import recipe_of, served_index, wanted_items
 from relaygr.training.sid_windows import WindowSource, WindowSpec
 
-TINY = GeneratorConfig(
+TINY = TrainGeneratorConfig(
     layers=2,
     hidden=16,
     heads=2,

@@ -44,23 +44,23 @@ def generator(
         Folder of the model, in the layout of Hugging Face, with generation.json that says how prompts are
         made; the weights of the best validation, and the state of the run.
     max_minutes: float | None
-        Wall-clock limit; short for `--set generator.max_minutes=`.
+        Wall-clock limit; short for `--set train_generator.max_minutes=`.
     max_steps: int | None
         Limit on optimiser steps; such a run is reproducible up to rounding. Short for
-        `--set generator.max_steps=`.
+        `--set train_generator.max_steps=`.
     seed: int | None
-        Short for `--set generator.seed=`.
+        Short for `--set train_generator.seed=`.
     resume: bool
         Continue the run in OUT; data, ids and settings, limits aside, must be the same.
     config: Path | None
         TOML file of settings.
     set: tuple[str, ...]
-        A setting, `generator.key=value`; may be given more than once.
+        A setting, `train_generator.key=value`; may be given more than once.
     """
     check_folder("--out", out)
     short = {"max_minutes": max_minutes, "max_steps": max_steps, "seed": seed}
-    overrides = [*set, *(f"generator.{name}={value}" for name, value in short.items() if value is not None)]
-    settings = load_config(config, os.environ, overrides).generator
+    overrides = [*set, *(f"train_generator.{name}={value}" for name, value in short.items() if value is not None)]
+    settings = load_config(config, os.environ, overrides).train_generator
     dataset = open_events(events)
     built, digest = open_sids(sids)
     trainer = GeneratorTrainer(dataset, built, digest, out, settings, CpuBeams(), resume)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from relaygr.config.generator import GeneratorConfig
+from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.config.limits import Range, Section
 from relaygr.config.relay import RelayConfig, RouterConfig, TriggerConfig
@@ -336,6 +336,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: HostConfig = HostConfig()
     router: RouterConfig = RouterConfig()
     train: TrainConfig = TrainConfig()
-    generator: GeneratorConfig = GeneratorConfig()
+    train_generator: TrainGeneratorConfig = TrainGeneratorConfig()
     store: StoreConfig = StoreConfig()
     serving: ServingConfig = ServingConfig()

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from relaygr.config.generator import GeneratorConfig
+from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError
 from relaygr.data.dataset import Events
@@ -74,7 +74,7 @@ class GeneratorTrainer:
         sids: SemanticIds,
         digest: str,
         out: Path,
-        config: GeneratorConfig,
+        config: TrainGeneratorConfig,
         kernel: BeamKernel,
         resume: bool = False,
         clock: Clock | None = None,
@@ -137,7 +137,7 @@ class GeneratorTrainer:
         loss = sid_loss(self.model, batch, self.tokens)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise BackendError(f"loss at step {state.step} is {value}; a lower generator.lr may help")
+            raise BackendError(f"loss at step {state.step} is {value}; a lower train_generator.lr may help")
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         for group in self.optimizer.param_groups:
@@ -233,7 +233,7 @@ class GeneratorTrainer:
         return report
 
 
-def _adamw(model: Decoder, config: GeneratorConfig) -> torch.optim.AdamW:
+def _adamw(model: Decoder, config: TrainGeneratorConfig) -> torch.optim.AdamW:
     """Only matrices are pulled to zero; norms and the embedding table are not."""
     table = model.embed.weight
     matrices = [each for each in model.parameters() if each.dim() > 1 and each is not table]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from relaygr.config.generator import GeneratorConfig
+from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.training.report import REPORT_FILE, Stopped
 
 
@@ -55,7 +55,7 @@ class GeneratorReport(msgspec.Struct, frozen=True, kw_only=True):
     stopped: Stopped
     best: GeneratorEvaluation | None
     evaluations: tuple[GeneratorEvaluation, ...]
-    settings: GeneratorConfig
+    settings: TrainGeneratorConfig
 
 
 def write_generator_report(report: GeneratorReport, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from relaygr.config.generator import GeneratorConfig
+from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events, Int64s
 from relaygr.data.split import EvalRequest
@@ -33,7 +33,7 @@ def recipe_of(sids: SemanticIds, digest: str, max_items: int) -> Recipe:
     )
 
 
-def decoder_config(recipe: Recipe, config: GeneratorConfig) -> DecoderConfig:
+def decoder_config(recipe: Recipe, config: TrainGeneratorConfig) -> DecoderConfig:
     """The shape of the model; the head is the embedding table, so that what was seen can be repeated."""
     return DecoderConfig(
         family="qwen3",

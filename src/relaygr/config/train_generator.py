@@ -27,7 +27,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         patience: evaluations without improvement before training stops; 0 never stops early.
     """
 
-    PATH: ClassVar[str] = "generator"
+    PATH: ClassVar[str] = "train_generator"
     LIMITS: ClassVar[Mapping[str, Range]] = {
         "layers": Range(1, 256),
         "hidden": Range(2, 65_536),
