@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from relaygr.cli.evaluate_generator import generator
 from relaygr.cli.evaluate_length import length, numbers, print_lengths
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
@@ -27,6 +28,7 @@ from relaygr.training.offline import EvalOptions, EvalReport, Part, evaluate_ran
 
 eval_app = App(name="eval", help="Evaluate trained models offline.")
 eval_app.command(length)
+eval_app.command(generator)
 
 
 @eval_app.command

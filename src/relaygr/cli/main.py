@@ -29,6 +29,7 @@ _COMMANDS = {
     "cache": "cache:cache_app",
     "catalogue": "catalogue:catalogue_app",
     "import": "importing:import_app",
+    "sids": "sids:sids_app",
     "eval": "evaluate:eval_app",
     "verify": "verify:verify_command",
     "demo": "demo:demo",

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from relaygr.cli.train_generator import generator
 from relaygr.config.load import load_config
 from relaygr.config.paths import check_folder
 from relaygr.data.dataset import open_events
@@ -22,6 +23,7 @@ from relaygr.training.ranker import Progress, RankerTrainer
 from relaygr.training.report import TrainReport
 
 train_app = App(name="train", help="Train models on a dataset of events.")
+train_app.command(generator)
 
 
 @train_app.command

@@ -11,6 +11,7 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.config.limits import Range, Section
 from relaygr.config.relay import RelayConfig, RouterConfig, TriggerConfig
+from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import GIB, MIB
 
@@ -336,6 +337,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     host: HostConfig = HostConfig()
     router: RouterConfig = RouterConfig()
     train: TrainConfig = TrainConfig()
+    train_generator: TrainGeneratorConfig = TrainGeneratorConfig()
     store: StoreConfig = StoreConfig()
     serving: ServingConfig = ServingConfig()
     generator: GeneratorConfig = GeneratorConfig()

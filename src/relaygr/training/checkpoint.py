@@ -8,21 +8,29 @@ import os
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 import torch
 
-from relaygr.config.settings import TrainConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
-from relaygr.models.presets import AnyConfig
 
 STATE_FILE = "training.pt"
 FORMAT_VERSION = 1
 DIGEST_BYTES = 16  # in front of the state, so that damage is noticed before anything is read from it
 # When to stop is not part of what is being trained: a run may be continued with other limits.
 _LIMITS = ("max_minutes", "max_steps", "patience")
+
+
+class Measured(Protocol):
+    """A measurement on the validation requests; the higher its quality the better the weights."""
+
+    @property
+    def quality(self) -> float: ...
+
+
+AnyEvaluation = TypeVar("AnyEvaluation", bound=Measured)
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,9 +43,13 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     hr: float
     auc: float
 
+    @property
+    def quality(self) -> float:
+        return self.ndcg
+
 
 @dataclass(slots=True)
-class RunState:
+class RunState(Generic[AnyEvaluation]):
     """What changes while training, beside weights and optimiser; updated in place by the trainer."""
 
     step: int = 0
@@ -46,12 +58,12 @@ class RunState:
     loss_sum: float = 0.0
     loss_steps: int = 0
     since_best: int = 0
-    evaluations: tuple[Evaluation, ...] = ()
+    evaluations: tuple[AnyEvaluation, ...] = ()
 
     @property
-    def best(self) -> Evaluation | None:
-        """The evaluation with the highest NDCG, the earliest of equal ones."""
-        return max(self.evaluations, key=lambda one: one.ndcg, default=None)
+    def best(self) -> AnyEvaluation | None:
+        """The evaluation of the highest quality, the earliest of equal ones."""
+        return max(self.evaluations, key=lambda one: one.quality, default=None)
 
     @property
     def loss(self) -> float:
@@ -68,12 +80,15 @@ class RunIdentity:
     train: str
 
     @classmethod
-    def of(cls, events: Events, model: AnyConfig, train: TrainConfig) -> RunIdentity:
+    def of(
+        cls, events: Events, model: msgspec.Struct, train: msgspec.Struct, beside: str = ""
+    ) -> RunIdentity:
+        """Of a dataset, a model's shape and settings; `beside` names other data that is trained on."""
         settings = {
             name: value for name, value in msgspec.structs.asdict(train).items() if name not in _LIMITS
         }
         return cls(
-            data_fingerprint(events),
+            data_fingerprint(events) + beside,
             msgspec.json.encode(model).decode(),
             msgspec.json.encode(settings).decode(),
         )
@@ -88,7 +103,11 @@ def data_fingerprint(events: Events) -> str:
 
 
 def save_state(
-    folder: Path, identity: RunIdentity, state: RunState, weights: dict[str, Any], optimizers: dict[str, Any]
+    folder: Path,
+    identity: RunIdentity,
+    state: RunState[AnyEvaluation],
+    weights: dict[str, Any],
+    optimizers: dict[str, Any],
 ) -> None:
     """Write `training.pt`; an older one stays until the new one is complete."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,8 +134,10 @@ def save_state(
     os.replace(temporary, folder / STATE_FILE)
 
 
-def load_state(folder: Path, identity: RunIdentity) -> tuple[RunState, dict[str, Any], dict[str, Any]]:
-    """(state, weights, optimiser states) of the run in `folder`.
+def load_state(
+    folder: Path, identity: RunIdentity, kind: type[AnyEvaluation]
+) -> tuple[RunState[AnyEvaluation], dict[str, Any], dict[str, Any]]:
+    """(state, weights, optimiser states) of the run in `folder`, whose evaluations are of `kind`.
 
     Raises:
         ConfigError: there is none, it is damaged, or it was made with other data, another model or other
@@ -148,7 +169,7 @@ def load_state(folder: Path, identity: RunIdentity) -> tuple[RunState, dict[str,
         loss_sum=record["loss_sum"],
         loss_steps=record["loss_steps"],
         since_best=record["since_best"],
-        evaluations=msgspec.json.decode(record["evaluations"], type=tuple[Evaluation, ...]),
+        evaluations=msgspec.json.decode(record["evaluations"], type=tuple[kind, ...]),  # type: ignore[valid-type]
     )
     return state, record["weights"], record["optimizers"]
 

@@ -108,11 +108,11 @@ class RankerTrainer:
         self.model = Ranker(config)
         start_from_matching(self.model, len(self.catalogue))
         self.optimizers = Optimizers(self.model, train.lr, train.table_lr, train.weight_decay)
-        self.state = RunState()
+        self.state: RunState[Evaluation] = RunState()
         self._clock = clock or MonotonicClock()
         self._autograd = TrainingKernel()
         if resume:
-            self.state, weights, optimizers = load_state(out, self.identity)
+            self.state, weights, optimizers = load_state(out, self.identity, Evaluation)
             self.model.load_state_dict(weights)
             self.optimizers.load_state_dict(optimizers)
         else:

@@ -1,0 +1,1 @@
+"""Semantic ids: items named by a few codes each, made from their embeddings."""
