@@ -9,7 +9,7 @@ from relaygr.config.limits import Range, Section
 from relaygr.core.errors import ConfigError
 
 
-class GeneratorConfig(Section, frozen=True, kw_only=True):
+class TrainGeneratorConfig(Section, frozen=True, kw_only=True):
     """How a decoder is trained to generate the next items' codes.
 
     Attributes:
