@@ -93,8 +93,8 @@ class Admission:
     def window_items(self) -> int:
         """Items of a prompt at most, by the catalogue that is served; UnavailableError without one."""
         with self._catalogues.pin() as pinned:
-            levels = pinned.index.levels
-            return window_items(pinned.catalogue.header.template, levels, self._longest(levels))
+            template, levels = self._vocabulary.template_of(pinned.catalogue), pinned.index.levels
+            return window_items(template, levels, self._longest_history(levels))
 
     def _checked(self, asked: Asked, pinned: PinnedCatalogue, request_id: str) -> GenerateAsk:
         version = self._of_version(pinned)
@@ -127,6 +127,11 @@ class Admission:
         """Most prompt tokens; the codes behind it take positions as well."""
         return min(self._config.max_prompt_tokens, self._shape.max_positions - (levels - 1))
 
+    def _longest_history(self, levels: int) -> int:
+        """Most tokens of a prompt of items."""
+        longest, trained = self._longest(levels), self._vocabulary.history_tokens
+        return min(longest, trained) if trained else longest
+
     def _of_version(self, pinned: PinnedCatalogue) -> _Version:
         with self._lock:
             known = self._versions.get(pinned.version.number)
@@ -149,14 +154,12 @@ class Admission:
             history = asked.history
             if request is not None and request.user != history.user:
                 raise RequestError("user", f"is {request.user!r}, the history is of {history.user!r}")
-            prompt = self._of_items(
-                history.items, pinned, codes, longest, history.tenant, asked.unknown, history
-            )
+            prompt = self._of_items(history.items, pinned, codes, history.tenant, asked.unknown, history)
             field = "user"
         elif request is None or request.user is not None:
             raise RequestError("user", "has no history")
         elif request.history is not None:
-            prompt = self._of_items(request.history, pinned, codes, longest, owner, asked.unknown)
+            prompt = self._of_items(request.history, pinned, codes, owner, asked.unknown)
             field = "history"
         else:
             text = request.text
@@ -175,7 +178,6 @@ class Admission:
         items: Sequence[ItemId] | Int64,
         pinned: PinnedCatalogue,
         codes: SidTokenMap,
-        longest: int,
         owner: Tenant,
         unknown: Unknown | None,
         history: UserHistory | None = None,
@@ -184,9 +186,10 @@ class Admission:
         return prompt_of_items(
             pinned,
             codes,
+            self._vocabulary.template_of(pinned.catalogue),
             items,
             unknown or config.unknown_items,
-            longest,
+            self._longest_history(pinned.index.levels),
             config.anchor_stride,
             tenant=owner,
             user="" if history is None else history.user,

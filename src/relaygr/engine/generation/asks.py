@@ -11,7 +11,7 @@ from relaygr.engine.generation.prompts import Asked, Prompt
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
 from relaygr.generation.catalogue.pinned import PinnedCatalogue
-from relaygr.generation.catalogue.tokens import SidTokenMap, Tokenizer
+from relaygr.generation.catalogue.tokens import PromptTemplate, SidTokenMap, Tokenizer
 from relaygr.generation.search import SearchPlan
 
 Tokenize: TypeAlias = Callable[[str], Sequence[int]]
@@ -81,11 +81,15 @@ class Vocabulary:
         codes: of catalogues that do not say so themselves.
         token: the id of one whole token, for catalogues that name tokens by their text.
         tokenize: makes prompts of texts; None refuses them.
+        template: around the codes of a history, for catalogues that have none.
+        history_tokens: longest prompt of a history that the model was trained on; 0 sets no limit.
     """
 
     codes: SidTokenMap | None = None
     token: Tokenizer | None = None
     tokenize: Tokenize | None = None
+    template: PromptTemplate = PromptTemplate()
+    history_tokens: int = 0
 
     def of(self, catalogue: Catalogue) -> SidTokenMap:
         """The tokens of a catalogue's codes.
@@ -99,6 +103,11 @@ class Vocabulary:
         if self.codes is None:
             raise LoadError("neither the catalogue nor the model says which token a code is")
         return self.codes
+
+    def template_of(self, catalogue: Catalogue) -> PromptTemplate:
+        """What stands around codes in a prompt: as the catalogue says, else the model."""
+        own = catalogue.header.template
+        return own if own != PromptTemplate() else self.template
 
 
 @dataclass(frozen=True, slots=True)

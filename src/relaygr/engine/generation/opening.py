@@ -108,7 +108,7 @@ def try_catalogue(generator: Generator, catalogue: Catalogue, vocabulary: Vocabu
         LoadError: it gives no answer.
     """
     codes = catalogue.index.sids(catalogue.index.leaves_of(catalogue.index.order[:1]))
-    prompt = catalogue.header.template.tokens(codes, vocabulary.of(catalogue)).tolist()
+    prompt = vocabulary.template_of(catalogue).tokens(codes, vocabulary.of(catalogue)).tolist()
     layout = generator.layout
     pages = layout.pages_for(len(prompt)) * layout.page_bytes
     small = msgspec.structs.replace(
@@ -161,11 +161,12 @@ def open_vocabulary(folder: Path) -> Vocabulary:
     """
     tokenizer = _tokenizer(folder / TOKENIZER_FILE)
     token = None if tokenizer is None else tokenizer.token_to_id
-    codes = None
-    if (folder / RECIPE_FILE).exists():
-        recipe = open_recipe(folder)
-        codes = recipe.sid_token_map.resolve(recipe.sizes, token)
-    return Vocabulary(codes, token, None if tokenizer is None else partial(_tokens, tokenizer))
+    tokenize = None if tokenizer is None else partial(_tokens, tokenizer)
+    if not (folder / RECIPE_FILE).exists():
+        return Vocabulary(None, token, tokenize)
+    recipe = open_recipe(folder)
+    codes = recipe.sid_token_map.resolve(recipe.sizes, token)
+    return Vocabulary(codes, token, tokenize, recipe.template, recipe.max_prompt_tokens)
 
 
 def _tokenizer(path: Path) -> Any:

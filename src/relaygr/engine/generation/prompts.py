@@ -95,6 +95,7 @@ def window_items(template: PromptTemplate, levels: int, max_tokens: int) -> int:
 def prompt_of_items(
     pinned: PinnedCatalogue,
     tokens: SidTokenMap,
+    template: PromptTemplate,
     items: Sequence[ItemId] | Int64,
     unknown: Unknown,
     max_tokens: int,
@@ -109,8 +110,7 @@ def prompt_of_items(
     Raises:
         RequestError: an unknown item, where those are rejected; or the template leaves room for no item.
     """
-    template, levels = pinned.catalogue.header.template, pinned.index.levels
-    limit = window_items(template, levels, max_tokens)
+    limit = window_items(template, pinned.index.levels, max_tokens)
     if not limit:
         raise RequestError("history", f"a prompt of {max_tokens} tokens has no room for an item")
     start = anchor(first_sequence + len(items), limit, anchor_stride(limit, stride_share))
