@@ -19,6 +19,7 @@ NEEDS = {"ann_cascade": "faiss", "triton_client": "tritonclient.http"}
         ("quickstart", ["stored 4 events", "prefix: admitted, 4 tokens", "served from 4 tokens", "5 events"]),
         ("cascade", ["user-0: prefix admitted", "user-0: prefix hit, path hit", "best: [", "lead "]),
         ("ann_cascade", ["trained", "lists of the index", "path hit, lead", "prefix not_sent, path full"]),
+        ("generate_rank", ["2,000 items under", "301 of 310 prompt tokens were there", "ranked"]),
         ("triton_client", ["ready: True", "largest difference to /v1/rank: 0.0e+00"]),
     ],
 )

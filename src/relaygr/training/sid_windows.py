@@ -23,7 +23,7 @@ from relaygr.training.metrics import Bools, Floats
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowSpec:
-    """How a step is filled: `windows` of `shortest` to `longest` items; `within` as in `TrainGeneratorConfig`."""
+    """How a step is filled: `windows` of `shortest` to `longest` items; `within` as in the settings."""
 
     windows: int
     shortest: int

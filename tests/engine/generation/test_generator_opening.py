@@ -15,7 +15,8 @@ from relaygr.engine.generation.asks import Vocabulary
 from relaygr.engine.generation.opening import make_generator, open_generator, open_vocabulary
 from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
 from relaygr.generation.catalogue.errors import LoadError
-from relaygr.generation.catalogue.tokens import stacked
+from relaygr.generation.catalogue.tokens import PromptTemplate, stacked
+from relaygr.generation.recipe import Recipe, save_recipe
 from relaygr.kernels.select import Choice
 from relaygr.models.decoder.huggingface import save_decoder
 
@@ -38,7 +39,7 @@ def test_folders_are_opened_and_catalogues_change_by_folder(
     save_decoder(decoder(), tmp_path / "model")
     write_catalogue(tmp_path / "catalogue", catalogue())
     generator = open_generator(config(tmp_path))
-    assert chosen == [(4, 2, 8, torch.float32)]
+    assert chosen == [(4, 2, 8, torch.float32, "auto")]
     first = one(generator, of_user("u", [1, 2, 3]))
     assert first.result.model_version == generator.model_fp.hex()
     write_catalogue(tmp_path / "next", catalogue(1))
@@ -52,6 +53,35 @@ def test_folders_are_opened_and_catalogues_change_by_folder(
     generator.close()
     with pytest.raises(RelayError):
         open_generator(config(tmp_path, catalogue=str(tmp_path / "model")))
+
+
+def test_a_trained_models_recipe_fills_what_the_catalogue_leaves_open(tmp_path: Path) -> None:
+    template = PromptTemplate(before=(0,))
+    sizes = catalogue().index.sizes
+    bases = stacked(sizes, 1)
+    save_recipe(
+        Recipe(
+            sizes=sizes,
+            sid_token_map=bases,
+            template=template,
+            max_prompt_tokens=1 + 4 * len(sizes),
+            sids="",
+        ),
+        tmp_path,
+    )
+    words = open_vocabulary(tmp_path)
+    bare = make_catalogue(catalogue().index)
+    assert words.template_of(bare) == template
+    settings = GeneratorConfig(**SETTINGS)
+    generator = make_generator(decoder(), MODEL, settings, vocabulary=words)
+    generator.catalogues.install(bare)
+    answer = one(generator, of_user("u", list(range(1, 9)))).result
+    # One token in front, and at most as many items as the model was trained on.
+    assert (answer.prompt_tokens - 1) % len(sizes) == 0
+    assert answer.prompt_tokens <= 1 + 4 * len(sizes)
+    own = make_catalogue(catalogue().index, tokens=bases, template=PromptTemplate(after=(0,)))
+    assert words.template_of(own) == PromptTemplate(after=(0,))
+    generator.close()
 
 
 def test_a_catalogue_is_tried_before_it_is_served() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from relaygr.core.state import Ref
@@ -88,7 +88,7 @@ class Vocabulary:
     codes: SidTokenMap | None = None
     token: Tokenizer | None = None
     tokenize: Tokenize | None = None
-    template: PromptTemplate = PromptTemplate()
+    template: PromptTemplate = field(default_factory=PromptTemplate)
     history_tokens: int = 0
 
     def of(self, catalogue: Catalogue) -> SidTokenMap:
