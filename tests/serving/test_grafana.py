@@ -12,13 +12,15 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from generation_metric_cases import tell_generation
 from live_service import Live, Traffic, live_service
 from metric_cases import tell_everything
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from promql import Selector, parse_expression
 
 from relaygr.core.clock import ManualClock
+from relaygr.serving.generation.metrics import GenerateMetrics
 from relaygr.serving.metrics import Metrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -72,6 +74,9 @@ def catalogue(live: Live) -> Catalogue:
     told = Metrics(ManualClock(1000.0))
     tell_everything(told, 1000.0)
     found.add(told.registry.collect())
+    generation = CollectorRegistry()
+    tell_generation(GenerateMetrics(generation))
+    found.add(generation.collect())
     return found
 
 

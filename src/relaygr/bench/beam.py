@@ -14,6 +14,7 @@ from relaygr.bench.beam_cells import BeamCell, measure
 from relaygr.bench.beam_load import RateFound, Send, alone, highest_rate, one_by_one, scheduled
 from relaygr.bench.beam_naive import HostMaskSearch, NaiveBeams, SortingSearch, tree_of
 from relaygr.bench.beam_peer import open_peer
+from relaygr.bench.beam_scaling import PromptScaling, prompt_scaling
 from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
 from relaygr.core.units import GIB
 from relaygr.generation.catalogue.versions import Catalogues
@@ -33,6 +34,7 @@ class BeamSpec:
         sids: of each catalogue.
         runs: of each cell.
         peer_widths: at which the peer's beam search runs, on prompts of `peer_prompt` tokens.
+        scaling: whether the cost of a longer prompt is measured, at width 256.
         load_width, load_prompt: of the requests under load; load_s: for each variant; 0 leaves it out.
         threads: of the products.
     """
@@ -45,6 +47,7 @@ class BeamSpec:
     peer_widths: tuple[int, ...] = (32, 128)
     peer_prompt: int = 1024
     naive: bool = True
+    scaling: bool = True
     load_width: int = 256
     load_prompt: int = 1024
     load_s: float = 60.0
@@ -53,7 +56,14 @@ class BeamSpec:
 
 
 QUICK = BeamSpec(
-    widths=(128, 512), prompts=(1024,), sids=(1_500_000,), runs=9, peer_widths=(128,), naive=False, load_s=0.0
+    widths=(128, 512),
+    prompts=(1024,),
+    sids=(1_500_000,),
+    runs=9,
+    peer_widths=(128,),
+    naive=False,
+    scaling=False,
+    load_s=0.0,
 )
 
 
@@ -64,6 +74,7 @@ class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
         shape: of the decoder.
         cells: medians of single requests.
         rates: highest rates at the target, the baseline first.
+        scaling: what a longer prompt costs; None where that was left out.
     """
 
     machine: Machine
@@ -71,6 +82,7 @@ class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any]
     cells: tuple[BeamCell, ...]
     rates: tuple[RateFound, ...]
+    scaling: PromptScaling | None = None
 
 
 def bench_beam(spec: BeamSpec, tell: Tell) -> BeamReport:
@@ -82,12 +94,20 @@ def bench_beam(spec: BeamSpec, tell: Tell) -> BeamReport:
     decoder = make_decoder(spec.dtype, spec.seed)
     peer = open_peer(decoder) if spec.peer_widths else None
     cells = [cell for sids in spec.sids for cell in _cells(spec, decoder, peer, sids, tell)]
+    scaling = _scaling(spec, decoder, tell) if spec.scaling else None
     rates = _rates(spec, decoder, tell) if spec.load_s else ()
     probe.measure(_RATE_REPEATS)
     machine = describe_machine(MatrixGflopsByRoute(**{spec.dtype: probe.rates()}))
     shape: dict[str, Any] = msgspec.to_builtins(SHAPE)
     described: dict[str, Any] = msgspec.to_builtins(spec)
-    return BeamReport(machine=machine, shape=shape, spec=described, cells=tuple(cells), rates=tuple(rates))
+    return BeamReport(
+        machine=machine,
+        shape=shape,
+        spec=described,
+        cells=tuple(cells),
+        rates=tuple(rates),
+        scaling=scaling,
+    )
 
 
 def quick_report(report: BeamReport) -> dict[str, dict[str, float | None]]:
@@ -133,6 +153,15 @@ def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: 
     finally:
         generator.close()
     return found
+
+
+def _scaling(spec: BeamSpec, decoder: Decoder, tell: Tell) -> PromptScaling:
+    tell("what a longer prompt costs")
+    generator = make_generator(decoder, make_catalogues(min(spec.sids), spec.seed))
+    try:
+        return prompt_scaling(generator, decoder, Prompts(spec.seed + 2), 256, (512, 4096), spec.runs)
+    finally:
+        generator.close()
 
 
 def _rates(spec: BeamSpec, decoder: Decoder, tell: Tell) -> list[RateFound]:

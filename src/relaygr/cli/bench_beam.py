@@ -67,33 +67,58 @@ def beam(
 def _print(console: Console, report: BeamReport) -> None:
     machine = report.machine
     console.print(f"{machine.cpu}, {machine.threads} threads, {report.spec['dtype']}", highlight=False)
-    table = Table("sids", "prompt", "W", "prefill", "rounds", "head", "select", "total", "/ prefill")
-    for name in ("naive", "transformers prefill", "transformers", "faster"):
-        table.add_column(name, justify="right")
-    for cell in report.cells:
-        table.add_row(*_row(cell))
-    console.print(table)
+    console.print(_ours(report.cells))
+    if any(cell.naive_ms or cell.transformers_prefill_ms for cell in report.cells):
+        console.print(_others(report.cells))
+    if (scaling := report.scaling) is not None:
+        console.print(
+            f"decoding at width {scaling.width}: prompt {scaling.long:,} over {scaling.short:,} takes "
+            f"{scaling.time_ratio:.2f}x the time and {scaling.flop_ratio:.2f}x the operations; with the "
+            f"prompt in every row {scaling.replicate_over_shared:.1f}x",
+            highlight=False,
+        )
     if report.rates:
         console.print(_rates(report.rates))
 
 
-def _row(cell: BeamCell) -> list[str]:
-    ours, other = cell.ours, cell.transformers_ms
-    return [
-        f"{cell.sids:,}",
-        f"{cell.prompt:,}",
-        str(cell.width),
-        _ms(ours.prefill_ms),
-        _ms(ours.forward_ms),
-        _ms(ours.head_ms),
-        _ms(ours.selection_ms),
-        _ms(ours.total_ms),
-        f"{cell.total_over_prefill:.2f}",
-        _ms(cell.naive_ms),
-        _ms(cell.transformers_prefill_ms),
-        _ms(other),
-        "-" if other is None else f"{other / ours.total_ms:.0f}x",
-    ]
+def _ours(cells: tuple[BeamCell, ...]) -> Table:
+    table = Table(title="milliseconds of one request")
+    for name in ("ids", "prompt", "W", "prompt pass", "rounds", "head", "select", "total", "/ pass"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in cells:
+        ours = cell.ours
+        times = (ours.prefill_ms, ours.forward_ms, ours.head_ms, ours.selection_ms, ours.total_ms)
+        table.add_row(
+            f"{cell.sids:,}",
+            f"{cell.prompt:,}",
+            str(cell.width),
+            *(_ms(time) for time in times),
+            f"{cell.total_over_prefill:.2f}",
+        )
+    return table
+
+
+def _others(cells: tuple[BeamCell, ...]) -> Table:
+    table = Table(title="beside others, milliseconds")
+    for name in ("ids", "prompt", "W", "ours", "naive", "transformers", "its prompt pass"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in cells:
+        others = (cell.naive_ms, cell.transformers_ms)
+        if others == (None, None) and cell.transformers_prefill_ms is None:
+            continue
+        table.add_row(
+            f"{cell.sids:,}",
+            f"{cell.prompt:,}",
+            str(cell.width),
+            _ms(cell.total_ms),
+            *(_times(other, cell.total_ms) for other in others),
+            _times(cell.transformers_prefill_ms, cell.prefill_ms),
+        )
+    return table
+
+
+def _times(other_ms: float | None, ours_ms: float) -> str:
+    return "-" if other_ms is None else f"{other_ms:,.0f} ({other_ms / ours_ms:.1f}x)"
 
 
 def _rates(rates: tuple[RateFound, ...]) -> Table:
