@@ -11,6 +11,7 @@ import pytest
 
 from relaygr.cli.main import main
 from relaygr.core.errors import ConfigError
+from relaygr.generation.catalogue.artefact import open_catalogue
 from relaygr.generation.catalogue.history import code_history
 from relaygr.generation.catalogue.source import ReadOptions
 from relaygr.generation.catalogue.sources import open_source
@@ -132,6 +133,15 @@ def test_the_table_makes_a_catalogue(tmp_path: Path) -> None:
     mine = np.flatnonzero(which == crowded)
     best = sids.item_ids[mine[np.argsort(-sids.priority[mine])]]
     assert index.items[slice(*index.item_ptr[crowded : crowded + 2])].tolist() == best.tolist()
+
+
+def test_the_folder_makes_a_catalogue_with_the_sizes_of_the_build(tmp_path: Path) -> None:
+    sids = made()
+    save_sids(sids, tmp_path / "sids")
+    assert run("catalogue", "build", tmp_path / "sids", "--out", tmp_path / "catalogue") == 0
+    found = open_catalogue(tmp_path / "catalogue")
+    assert found.index.sizes == sids.sizes
+    assert found.index.n_items == len(sids.item_ids)
 
 
 def test_build_from_a_ranker(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from relaygr.generation.catalogue.describe import CatalogueShape, describe_index
 from relaygr.generation.catalogue.source import Form, ReadOptions
 from relaygr.generation.catalogue.sources import open_source
 from relaygr.generation.catalogue.tokens import TokenSpec
+from relaygr.generation.sids.artefact import SIDS_FILE, TABLE_FILE, open_sids
 
 catalogue_app = App(name="catalogue", help="Build and describe catalogues of semantic ids.")
 
@@ -54,7 +55,7 @@ def build(
     ----------
     source: Path
         JSON lines of {"item_id", "token_ids", "metadata"}, a JSON map from item to codes, a flat binary file
-        or an .npz of arrays.
+        or an .npz of arrays; or the folder of `relaygr sids build`, whose levels have the sizes of that build.
     out: Path
         Folder of the catalogue; an older catalogue there is replaced, anything else is left alone.
     form: Form | None
@@ -84,13 +85,17 @@ def build(
     spec = _tokens(tokens, first_tokens)
     if as_of is not None and not 0 <= as_of <= began_s:
         raise ConfigError("--as-of", f"{as_of:g}, limit 0 to now ({began_s:.0f})")
+    name = source.name
+    if source.is_dir() and (source / SIDS_FILE).exists():
+        sizes = sizes or open_sids(source)[0].sizes
+        source = source / TABLE_FILE
     options = ReadOptions(form=form, levels=levels, text_ids=text_ids, flags=flags, first_tokens=first_tokens)
     found = open_source(source, options)
     built = found.build(sizes or None, allow_multi_sid=allow_multi_sid)
     if spec is not None and spec.patterns is None:
         spec.resolve(built.index.sizes)
     catalogue = make_catalogue(
-        built.index, tokens=spec, source=source.name, as_of_s=began_s if as_of is None else as_of
+        built.index, tokens=spec, source=name, as_of_s=began_s if as_of is None else as_of
     )
     write_catalogue(out, catalogue)
     console = Console()
