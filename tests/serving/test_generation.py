@@ -183,6 +183,13 @@ def test_series_of_generation(app: App) -> None:
     assert found["relaygr_generate_running"].value == 0
 
 
+def test_models_name_the_generator(app: App) -> None:
+    card = app.call("GET", "/v1/models").json()["generator"]
+    assert card["catalogue"] == app.call("GET", "/v1/catalogues").json()["serving"]
+    assert (card["prompt_tokens"], card["prompt_items"], card["beam_width"]) == (384, 128, 1024)
+    assert card["model"] == app.post("/v1/generate", {"history": [1]})["model_version"]
+
+
 def test_without_a_generator(tmp_path: Path) -> None:
     save_model(tmp_path)
     with running(settings(tmp_path)) as app:

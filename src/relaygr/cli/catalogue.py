@@ -55,7 +55,7 @@ def build(
     ----------
     source: Path
         JSON lines of {"item_id", "token_ids", "metadata"}, a JSON map from item to codes, a flat binary file
-        or an .npz of arrays; or the folder of `relaygr sids build`, whose levels have the sizes of that build.
+        or an .npz of arrays; or a folder of `relaygr sids build`, whose levels have the sizes of that build.
     out: Path
         Folder of the catalogue; an older catalogue there is replaced, anything else is left alone.
     form: Form | None

@@ -253,7 +253,8 @@ class Service:
         return answers.state_answer(history, tokens, cached, self.served.model)
 
     def models(self) -> wire.ModelsAnswer:
-        return wire.ModelsAnswer([answers.model_card(self.served, self.config)])
+        generator = self.generation.card() if self.generation is not None else None
+        return wire.ModelsAnswer([answers.model_card(self.served, self.config)], generator)
 
     async def reload(self, path: str | None) -> wire.ReloadAnswer:
         """Serve another model from the next batch on; whatever goes wrong, the one before serves on.

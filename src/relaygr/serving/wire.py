@@ -161,8 +161,26 @@ class ModelCard(Struct, frozen=True):
     config: dict[str, Any]
 
 
-class ModelsAnswer(Struct, frozen=True):
+class GeneratorCard(Struct, frozen=True):
+    """The decoder that generates; `catalogue` is the version that serves."""
+
+    model: str
+    path: str
+    family: str
+    dtype: str
+    attention: str
+    normalization: Literal["full", "level", "valid"]
+    prompt_tokens: int
+    prompt_items: int
+    beam_width: int
+    results: int
+    texts: bool
+    catalogue: str
+
+
+class ModelsAnswer(Struct, frozen=True, omit_defaults=True):
     models: list[ModelCard]
+    generator: GeneratorCard | None = None
 
 
 class ReloadAnswer(Struct, frozen=True):

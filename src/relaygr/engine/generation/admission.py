@@ -90,6 +90,10 @@ class Admission:
             pinned.close()
             raise _typed(request_id, error) from error
 
+    @property
+    def reads_texts(self) -> bool:
+        return self._vocabulary.tokenize is not None
+
     def window_items(self) -> int:
         """Items of a prompt at most, by the catalogue that is served; UnavailableError without one."""
         with self._catalogues.pin() as pinned:

@@ -147,6 +147,11 @@ class Generator:
         self._computing = threading.Lock()  # one forward at a time; taken before `_lock`
         self._seats = self._scratch = self._prompt_tokens = self._cached = self._loaded = 0
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether a text can be a prompt."""
+        return self._admission.reads_texts
+
     def window_items(self) -> int:
         """Items of a history that a prompt holds at most, by the catalogue that is served.
 

@@ -30,6 +30,7 @@ from relaygr.serving.generation import wire
 from relaygr.serving.generation.bodies import generate_request
 from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
 from relaygr.serving.waiting import Gone, answered
+from relaygr.serving.wire import GeneratorCard
 
 log = logging.getLogger("relaygr.serving")
 
@@ -109,6 +110,25 @@ class GenerateDesk:
     def forget(self, tenant: str, user: str) -> int:
         """Drop everything of a user; waits for a step that runs."""
         return self.scheduler.forget(tenant, user)
+
+    def card(self) -> GeneratorCard:
+        """What generates, and its limits."""
+        generator, settings = self.generator, self._config
+        decoder = generator.decoder
+        return GeneratorCard(
+            model=generator.model_fp.hex(),
+            path=settings.model,
+            family=decoder.config.family,
+            dtype=str(decoder.dtype).removeprefix("torch."),
+            attention=decoder.mode,
+            normalization=settings.normalization,
+            prompt_tokens=min(settings.max_prompt_tokens, decoder.config.max_positions),
+            prompt_items=self.history_items,
+            beam_width=settings.max_beam_width,
+            results=settings.max_results,
+            texts=generator.reads_texts,
+            catalogue=generator.catalogues.status().serving or "",
+        )
 
     def catalogues(self) -> wire.CataloguesAnswer:
         status = self.generator.catalogues.status()
