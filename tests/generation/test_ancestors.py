@@ -29,13 +29,13 @@ def forks(draw: st.DrawFn) -> list[list[int]]:
 @given(rounds=forks())
 def test_index_equals_copied_paths(rounds: list[list[int]]) -> None:
     """Attention through the index equals attention over a private copy of each beam's own K/V."""
-    width = max(len(parents) for parents in rounds)
+    widths = [len(parents) + spare for spare, parents in enumerate(rounds)]
     pool = BeamPool(1, HEADS, DIM, torch.float32, 1 << 16)
-    kv = pool.reserve(len(rounds), width)
+    kv = pool.reserve(widths)
     assert kv is not None
     kv.keys(0).fill_(float("nan"))  # a slot that nobody wrote must never be read
     kv.values(0).fill_(float("nan"))
-    index, kernel = Ancestors(len(rounds), width), CpuBeams()
+    index, kernel = Ancestors(widths), CpuBeams()
     g = torch.Generator().manual_seed(len(rounds))
     shared = torch.randn(HEADS, PROMPT, DIM, generator=g), torch.randn(HEADS, PROMPT, DIM, generator=g)
     paths: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[]]
@@ -49,10 +49,10 @@ def test_index_equals_copied_paths(rounds: list[list[int]]) -> None:
         )
         kv.write(0, depth, k, v)
         paths = [[*paths[p], (k[b], v[b])] for b, p in enumerate(parents)]
-        got = kernel.beams(q, shared, PROMPT, kv.keys(0), kv.values(0), anc)
+        got = kernel.beams(q, shared, PROMPT, kv.keys(0), kv.values(0), kv.rows(anc))
         for b, path in enumerate(paths):
-            own = tuple(torch.stack(x)[:, None] for x in zip(*path, strict=True))
-            alone = torch.zeros(1, depth, dtype=torch.int32)
+            own = tuple(map(torch.stack, zip(*path, strict=True)))
+            alone = torch.arange(depth, dtype=torch.int32)[None]
             want = kernel.beams(q[b : b + 1], shared, PROMPT, *own, alone)
             torch.testing.assert_close(got[b : b + 1], want, rtol=0, atol=2e-6)
     assert kv.moved_bytes == 0
@@ -62,7 +62,8 @@ def test_index_equals_copied_paths(rounds: list[list[int]]) -> None:
 @settings(max_examples=60, deadline=None)
 @given(rounds=forks())
 def test_columns_are_the_slots_of_the_path(rounds: list[list[int]]) -> None:
-    index = Ancestors(len(rounds), 9)
+    widths = [len(parents) + 2 for parents in rounds]
+    index = Ancestors(widths)
     paths: list[list[int]] = [[]]
     for depth, parents in enumerate(rounds, start=1):
         got = index.fork(torch.tensor(parents))
@@ -74,13 +75,12 @@ def test_columns_are_the_slots_of_the_path(rounds: list[list[int]]) -> None:
 
 
 def test_a_wrong_entry_is_another_answer() -> None:
-    kernel, index = CpuBeams(), Ancestors(2, 6)
+    kernel, index = CpuBeams(), Ancestors([6, 6])
     g = torch.Generator().manual_seed(0)
     q, shared, own = (torch.randn(n, HEADS, DIM, generator=g) for n in (6, HEADS, 12))
-    own = own.view(2, 6, HEADS, DIM)
     pair = (shared[:, :1], shared[:, 1:])
     index.fork(torch.zeros(6, dtype=torch.int64))
-    anc = index.fork(torch.tensor([5, 0, 0, 3, 2, 2]))
+    anc = index.fork(torch.tensor([5, 0, 0, 3, 2, 2])) + torch.tensor([0, 6], dtype=torch.int32)
     right = kernel.beams(q, pair, 1, own, own, anc)
     for b in range(6):
         wrong = anc.clone()
@@ -90,13 +90,13 @@ def test_a_wrong_entry_is_another_answer() -> None:
 
 
 def test_an_index_is_four_bytes_a_beam_and_round() -> None:
-    index = Ancestors(3, 256)
+    index = Ancestors([256] * 3)
     assert index.nbytes == 4 * 256 * 3
     assert index.index.shape == (0, 0)
 
 
 def test_no_round_is_left_out_and_buffers_take_turns() -> None:
-    index = Ancestors(3, 4)
+    index = Ancestors([4, 2, 3])
     first = index.fork(torch.zeros(4, dtype=torch.int64))
     index.fork(torch.tensor([3, 1]))
     third = index.fork(torch.tensor([1, 0, 1]))
@@ -105,19 +105,28 @@ def test_no_round_is_left_out_and_buffers_take_turns() -> None:
 
 
 def test_a_round_may_end_without_beams() -> None:
-    index = Ancestors(2, 4)
+    index = Ancestors([4, 4])
     index.fork(torch.zeros(4, dtype=torch.int64))
     assert index.fork(torch.empty(0, dtype=torch.int64)).shape == (0, 2)
 
 
 @pytest.mark.parametrize("parents", [[0, 1], [-1], [0] * 5])
 def test_wrong_parents_are_refused(parents: list[int]) -> None:
-    index = Ancestors(1, 4)
+    index = Ancestors([4])
     with pytest.raises(ValueError, match="parents"):
         index.fork(torch.tensor(parents))
     assert index.depth == 0
     index.fork(torch.tensor([0]))
     with pytest.raises(ValueError, match="rounds"):
         index.fork(torch.tensor([0]))
-    with pytest.raises(ValueError, match="width"):
-        Ancestors(1, 0)
+    for widths in ([], [4, 0]):
+        with pytest.raises(ValueError, match="widths"):
+            Ancestors(widths)
+
+
+def test_each_depth_has_a_width_of_its_own() -> None:
+    index = Ancestors([2, 3])
+    with pytest.raises(ValueError, match="at most 2"):
+        index.fork(torch.zeros(3, dtype=torch.int64))
+    index.fork(torch.zeros(2, dtype=torch.int64))
+    assert index.fork(torch.tensor([1, 0, 1])).tolist() == [[1, 0], [0, 1], [1, 2]]

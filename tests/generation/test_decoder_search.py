@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from decoder_cases import DecoderModel, WholeForwards, decoder_of, decoder_search, pool_of
+from decoder_searches import DecoderModel, WholeForwards, decoder_of, decoder_search, pool_of
 from search_cases import Corpus, corpus, plan_of
 
 from relaygr.core.clock import MonotonicClock

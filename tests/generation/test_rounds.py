@@ -269,10 +269,14 @@ def test_timings_and_counts_have_one_entry_a_round() -> None:
 
 def test_preparing_a_round_runs_beside_the_forward_before_it() -> None:
     bench = Bench()
-    search = bench.search(0)
+    search, computing = bench.search(0), threading.Event()
+    prepare = search.prepare
+    # Work that ends only when a forward runs, and forwards that end only when the work is done: if either
+    # came later, this would time out.
+    search.prepare = lambda: (computing.wait(30), prepare())[1]
 
     def until_prepared() -> None:
-        # A forward that ends only when the next round is prepared: if that came later, this would time out.
+        computing.set()
         assert not wait([search.pool], timeout=30).not_done
 
     bench.model.during_step = until_prepared

@@ -42,13 +42,15 @@ class Step:
         self.prompt, self.group = prompt, group
         self.q = draw(width, kv * group, dim, seed=1, dtype=dtype)
         g = torch.Generator().manual_seed(2)
-        slots = width + 3
-        self.anc = torch.randint(0, slots, (width, t), generator=g, dtype=torch.int32)
+        # Every depth has slots of its own, of its own number, as a request with a width a level has them.
+        sizes = [width + 3 + d for d in range(t)]
+        columns = [torch.randint(0, size, (width,), generator=g) for size in sizes]
+        places = [column + sum(sizes[:d]) for d, column in enumerate(columns)]
+        self.anc, slots = torch.stack(places, dim=1).int(), sum(sizes) + 2
         self.shared = tuple(draw(kv, prompt + 5, dim, seed=s, dtype=dtype) for s in (3, 4))
-        self.own = tuple(draw(t + 1, slots, kv, dim, seed=s, dtype=dtype) for s in (5, 6))
-        unseen = torch.ones(t + 1, slots, dtype=torch.bool)
-        for d in range(t):
-            unseen[d, self.anc[:, d].long()] = False
+        self.own = tuple(draw(slots, kv, dim, seed=s, dtype=dtype) for s in (5, 6))
+        unseen = torch.ones(slots, dtype=torch.bool)
+        unseen[self.anc.flatten().long()] = False
         for x in self.shared:
             x[:, prompt:] = NAN
         for x in self.own:
@@ -60,12 +62,12 @@ class Step:
 
     def want(self) -> Tensor:
         """[W, Hq, d] in float64, one softmax over the concatenated scores."""
-        columns, slots = torch.arange(self.anc.shape[1]), self.anc.long()
+        slots = self.anc.long()
         keys, values = (x[:, : self.prompt].double() for x in self.shared)  # [Hkv, P, d]
-        own_k, own_v = (x[columns, slots].double() for x in self.own)  # [W, t, Hkv, d]
+        own_k, own_v = (x[slots].double() for x in self.own)  # [W, t, Hkv, d]
         q = self.q.double().unflatten(1, (len(keys), self.group)) / self.q.shape[2] ** 0.5
         scores = [torch.einsum("wkgd,kpd->wkgp", q, keys), torch.einsum("wkgd,wtkd->wkgt", q, own_k)]
-        weights = torch.cat(scores, dim=-1).softmax(-1).split([self.prompt, len(columns)], dim=-1)
+        weights = torch.cat(scores, dim=-1).softmax(-1).split([self.prompt, slots.shape[1]], dim=-1)
         out = torch.einsum("wkgp,kpd->wkgd", weights[0], values)
         return (out + torch.einsum("wkgt,wtkd->wkgd", weights[1], own_v)).flatten(1, 2)
 
@@ -230,10 +232,11 @@ def test_arguments_that_do_not_fit_are_refused(name: str) -> None:
     changed("anc", anc=torch.zeros(4, 2, dtype=torch.int64))
     changed("anc", anc=torch.zeros(5, 2, dtype=torch.int32))
     changed("depth 0", anc=torch.zeros(4, 0, dtype=torch.int32))
-    changed("depth 9", anc=torch.zeros(4, 9, dtype=torch.int32))
+    changed("depth 18", anc=torch.zeros(4, 18, dtype=torch.int32))
     changed("12 tokens", prompt=12)
-    changed("not the dtype of q", own=(torch.zeros(3, 7, 2, 16, dtype=F64),) * 2)
-    changed("own_k", own=(torch.zeros(3, 7, 2, 16), torch.zeros(3, 7, 2, 8)))
+    changed("not the dtype of q", own=(torch.zeros(17, 2, 16, dtype=F64),) * 2)
+    changed("own_k", own=(torch.zeros(17, 2, 16), torch.zeros(17, 2, 8)))
+    changed("K/V heads", own=(torch.zeros(2, 8, 2, 16),) * 2)
     changed("shared", shared=(torch.zeros(1, 9, 16),) * 2)
     q, k = torch.zeros(3, 4, 8), torch.zeros(3, 2, 8)
     with pytest.raises(ValueError, match="without a past"):

@@ -57,7 +57,7 @@ def test_a_table_needs_a_cell() -> None:
 def test_auto_is_the_table_and_without_one_split() -> None:
     kernel, bare = CpuBeams(table=TABLE), CpuBeams()
     step = (torch.randn(8, 4, 8), (torch.randn(2, 300, 8), torch.randn(2, 300, 8)))
-    own, anc = (torch.randn(2, 8, 2, 8), torch.randn(2, 8, 2, 8)), torch.zeros(8, 2, dtype=torch.int32)
+    own, anc = (torch.randn(16, 2, 8), torch.randn(16, 2, 8)), torch.zeros(8, 2, dtype=torch.int32)
     for tokens in (16, 300):
         auto = kernel.beams(*step, tokens, *own, anc, "auto")
         assert torch.equal(auto, kernel.beams(*step, tokens, *own, anc, TABLE.decide(8, tokens)))

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from relaygr.memory.beams import BeamKv, BeamPool
+from relaygr.memory.beams import BeamKv, BeamPool, slot_starts
 from relaygr.memory.extents import Extents
 
 LAYERS, HEADS, DIM = 2, 2, 3
@@ -27,43 +27,63 @@ def rows(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_bytes_are_width_times_rounds_times_a_token(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("widths", [(1,), (64, 64, 64), (64, 256, 512), (50, 7, 128)], ids=str)
+def test_bytes_are_a_token_for_each_beam_of_each_depth(dtype: torch.dtype, widths: tuple[int, ...]) -> None:
+    whole, token = pool(1000, dtype), KV_TOK * dtype.itemsize // 4
+    taken = whole.reserve(widths)
+    assert taken is not None
+    assert taken.nbytes == whole.bytes_for(widths) == whole.used_bytes == token * sum(widths)
+    assert taken.keys(1).shape == (sum(widths), HEADS, DIM)
+    assert taken.keys(1).nbytes * LAYERS * 2 == taken.nbytes
+    for layer in range(LAYERS):
+        for depth, width in enumerate(widths, start=1):
+            k, v = (x.to(dtype) for x in rows(width, depth))
+            taken.write(layer, depth, k, v)
+    assert (taken.written_bytes, taken.moved_bytes) == (taken.nbytes, 0)
+    for layer in range(LAYERS):
+        k, v = (torch.cat(x).to(dtype) for x in zip(*map(rows, widths, range(1, 9)), strict=False))
+        assert torch.equal(taken.keys(layer), k)
+        assert torch.equal(taken.values(layer), v)
+    assert taken.starts == slot_starts(widths)
+    first = torch.zeros(1, len(widths), dtype=torch.int32)
+    assert taken.rows(first).tolist() == [list(taken.starts[:-1])]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_doubling_the_width_adds_a_token_for_each_new_beam_and_round(dtype: torch.dtype) -> None:
     whole = pool(1000, dtype)
     token = KV_TOK * dtype.itemsize // 4
     assert whole.slot_bytes == token
     used = []
     for width in (64, 128):
-        taken = whole.reserve(3, width)
+        taken = whole.reserve([width] * 3)
         assert taken is not None
-        assert taken.nbytes == whole.bytes_for(3, width) == whole.used_bytes == token * 3 * width
-        assert taken.keys(1).nbytes * LAYERS * 2 == taken.nbytes
         used.append(whole.used_bytes)
         taken.release()
-    assert used[1] - used[0] == 64 * 3 * token  # doubling the width adds exactly W T kv_tok
+    assert used[1] - used[0] == 64 * 3 * token
 
 
 def test_slots_are_views_of_the_one_buffer() -> None:
     whole = pool(12)
-    a, b = whole.reserve(2, 3), whole.reserve(1, 6)
+    a, b = whole.reserve([3, 2]), whole.reserve([7])
     assert a is not None
     assert b is not None
-    assert whole.reserve(1, 1) is None
+    assert whole.reserve([1]) is None
     k, v = rows(3, 1)
     for layer in range(LAYERS):
         a.write(layer, 1, k + layer, v + layer)
         a.write(layer, 2, k[:2] - layer, v[:2] - layer)
-        b.write(layer, 1, torch.full((6, HEADS, DIM), 9.0), torch.full((6, HEADS, DIM), 8.0))
+        b.write(layer, 1, torch.full((7, HEADS, DIM), 9.0), torch.full((7, HEADS, DIM), 8.0))
     for layer in range(LAYERS):
-        assert a.keys(layer).shape == (2, 3, HEADS, DIM)
-        assert torch.equal(a.keys(layer)[0], k + layer)
-        assert torch.equal(a.values(layer)[1, :2], v[:2] - layer)
+        assert torch.equal(a.keys(layer), torch.cat([k + layer, k[:2] - layer]))
+        assert torch.equal(a.values(layer), torch.cat([v + layer, v[:2] - layer]))
         assert (b.keys(layer) == 9).all()
         assert (b.values(layer) == 8).all()
     assert a.keys(0).untyped_storage().data_ptr() == b.values(1).untyped_storage().data_ptr()
 
 
 def test_rewritten_slots_count_as_moved() -> None:
-    taken = pool(8).reserve(2, 4)
+    taken = pool(8).reserve([4, 4])
     assert taken is not None
     row = KV_TOK // LAYERS
     taken.write(0, 1, *rows(3, 1))
@@ -80,18 +100,22 @@ def test_what_does_not_fit_is_refused() -> None:
         lambda: BeamPool(0, 1, 1, torch.float32, 1000),
         lambda: BeamPool(1, 1, 1, torch.int32, 1000),
         lambda: BeamPool(LAYERS, HEADS, DIM, torch.float32, KV_TOK - 1),
-        lambda: whole.reserve(0, 4),
-        lambda: whole.reserve(1, 0),
+        lambda: whole.reserve([]),
+        lambda: whole.reserve([1, 0]),
+        lambda: whole.bytes_for([0]),
     ):
         with pytest.raises(ValueError):
             make()
-    taken = whole.reserve(2, 4)
+    taken = whole.reserve([5, 3])
     assert taken is not None
-    k, v = rows(4, 1)
-    for depth, a, b in ((0, k, v), (3, k, v), (1, *rows(5, 1)), (1, k[:2], v), (1, k.double(), v.double())):
+    k, v = rows(3, 1)
+    for depth, a, b in (
+        *((0, k, v), (3, k, v), (1, *rows(6, 1)), (2, *rows(4, 1)), (1, k[:2], v)),
+        (1, k.double(), v.double()),
+    ):
         with pytest.raises(ValueError):
             taken.write(0, depth, a, b)
-    assert whole.reserve(1, 1) is None
+    assert whole.reserve([1]) is None
     taken.release()
     taken.release()
     assert taken.released
@@ -108,10 +132,10 @@ def test_ten_thousand_requests_leave_the_pool_as_it_was() -> None:
         if live and draw.random() < 0.5:
             live.pop(draw.randrange(len(live))).release()
             continue
-        rounds, width = draw.choice([1, 2, 3]), draw.choice([1, 7, 50, 64, 128, 256])
-        taken = whole.reserve(rounds, width)
+        widths = draw.choices([1, 7, 50, 64, 128, 256], k=draw.choice([1, 2, 3]))
+        taken = whole.reserve(widths)
         if taken is None:
-            assert whole.largest_bytes < whole.bytes_for(rounds, width)
+            assert whole.largest_bytes < whole.bytes_for(widths)
             refused += 1
         else:
             live.append(taken)
@@ -132,16 +156,16 @@ class PoolMachine(RuleBasedStateMachine):
         super().__init__()
         self.pool, self.live, self.stamp = pool(24), {}, 0
 
-    @rule(target=taken, rounds=st.integers(1, 3), width=st.integers(1, 9))
-    def reserve(self, rounds: int, width: int) -> BeamKv | None:
-        kv = self.pool.reserve(rounds, width)
+    @rule(target=taken, widths=st.lists(st.integers(1, 9), min_size=1, max_size=3))
+    def reserve(self, widths: list[int]) -> BeamKv | None:
+        kv = self.pool.reserve(widths)
         if kv is None:
-            assert self.pool.largest_bytes < self.pool.bytes_for(rounds, width)
+            assert self.pool.largest_bytes < self.pool.bytes_for(widths)
             return None
         self.stamp += 1
-        full = torch.full((width, HEADS, DIM), float(self.stamp))
         for layer in range(LAYERS):
-            for depth in range(1, rounds + 1):
+            for depth, width in enumerate(widths, start=1):
+                full = torch.full((width, HEADS, DIM), float(self.stamp))
                 kv.write(layer, depth, full, -full)
         self.live[kv] = self.stamp
         return kv

@@ -34,7 +34,7 @@ def test_beams_with_strangers_equal_beams_alone(dtype: torch.dtype) -> None:
     slots = pool(model, 2 * sum(WIDTHS))
 
     def rows(width: int, slots: BeamPool) -> BeamRows:
-        own = slots.reserve(1, width)
+        own = slots.reserve([width])
         assert own is not None
         _, kv = prefilled(model, prompt(width + 5, seed=width))
         anc = torch.arange(width, dtype=torch.int32)[:, None]
@@ -85,7 +85,7 @@ def test_rows_that_share_their_products_agree_with_rows_alone(
         hidden = model.prefill([PromptRow(t[2:], 2, kv) for t, kv in zip(prompts, stores, strict=True)])
         slots, rows = pool(model, 30), []
         for width, (tokens, kv) in enumerate(zip(prompts, stores, strict=True), start=4):
-            own = slots.reserve(1, width)
+            own = slots.reserve([width])
             assert own is not None
             anc = torch.arange(width, dtype=torch.int32)[:, None]
             place = len(tokens)

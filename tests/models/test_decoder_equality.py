@@ -48,20 +48,20 @@ def test_beams_equal_a_forward_over_each_beams_own_sequence(name: str, dtype: to
     tokens = prompt(40, seed=2)
     model = ours(name, dtype)
     _, kv = prefilled(model, tokens)
-    slots = pool(model, 24)
-    own = slots.reserve(3, 7)
+    widths = (5, 7, 4)
+    own = pool(model, sum(widths)).reserve(widths)
     assert own is not None
-    ancestors = Ancestors(3, 7)
+    ancestors = Ancestors(widths)
     generator = torch.Generator().manual_seed(3)
     sequences = tokens[None]
-    for depth, width in enumerate((5, 7, 4), start=1):
+    for depth, width in enumerate(widths, start=1):
         parents = torch.randint(len(sequences), (width,), generator=generator)
         codes = torch.randint(211, (width,), generator=generator)
         sequences = torch.cat([sequences[parents], codes[:, None]], dim=1)
         rows = BeamRows(codes, 40 + depth - 1, depth, kv, 40, own, ancestors.fork(parents))
         got = model.logits(model.step([rows]))
         assert apart(got, their_logits(name, sequences, dtype)[:, -1]) <= TOLERANCE[dtype]
-    assert own.moved_bytes == 0
+    assert (own.written_bytes, own.moved_bytes) == (own.nbytes, 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,4 +136,4 @@ def test_rows_behind_the_last_position_are_refused() -> None:
     with pytest.raises(ValueError, match="k >= 1"):
         PromptRow(prompt(0), 0, kv)
     with pytest.raises(ValueError, match="anc"):
-        BeamRows(prompt(2), 5, 1, kv, 5, pool(model, 2).reserve(1, 2), torch.zeros(2, 2))  # type: ignore[arg-type]
+        BeamRows(prompt(2), 5, 1, kv, 5, pool(model, 2).reserve([2]), torch.zeros(2, 2))  # type: ignore[arg-type]

@@ -87,11 +87,11 @@ class NaiveBeams:
         decoder, levels = self._decoder, len(SIZES)
         store = PrivateKv(self._layout, len(tokens))
         hidden = decoder.prefill([PromptRow(torch.tensor(tokens), 0, store)])
-        own = self._pool.reserve(levels - 1, width)
+        own = self._pool.reserve([width] * (levels - 1))
         assert own is not None
         before, decoder.mode = decoder.mode, "replicate"
         try:
-            ancestors = Ancestors(levels - 1, width)
+            ancestors = Ancestors([width] * (levels - 1))
             beams: list[tuple[tuple[int, ...], Tree]] = [((), self._tree)]
             scores = torch.zeros(1)
             for level in range(levels):

@@ -13,6 +13,8 @@ from rich.table import Table
 from relaygr.bench.beam import QUICK, BeamReport, BeamSpec, bench_beam, quick_report
 from relaygr.bench.beam_cells import BeamCell
 from relaygr.bench.beam_load import RateFound
+from relaygr.bench.beam_waits import WaitsSpec
+from relaygr.cli.bench_beam_waits import report_waits
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
@@ -24,6 +26,7 @@ def beam(
     dtype: Literal["fp32", "bf16"] = "bf16",
     peers: bool = True,
     load_s: float | None = None,
+    waits: bool = False,
     threads: int = 2,
     seed: int = 0,
     json: Path | None = None,
@@ -42,6 +45,8 @@ def beam(
         Run `transformers`, where it is installed; its beam search takes ten seconds and more.
     load_s: float | None
         Seconds of the search for the highest rate, for each of six variants; 0 leaves it out.
+    waits: bool
+        Measure only what the scheduler adds: to single requests, under load, to an idle machine.
     threads: int
         Of the matrix products.
     json: Path | None
@@ -52,6 +57,9 @@ def beam(
         raise ConfigError("--load-s", f"{load_s:g} must not be negative")
     if threads < 1:
         raise ConfigError("--threads", f"{threads} must be at least 1")
+    if waits:
+        report_waits(WaitsSpec(dtype=dtype, threads=threads, seed=seed), json)
+        return
     spec = replace(QUICK if quick else BeamSpec(), dtype=dtype, threads=threads, seed=seed)
     if load_s is not None:
         spec = replace(spec, load_s=load_s)

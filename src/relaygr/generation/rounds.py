@@ -32,8 +32,8 @@ class Feed(Generic[Context]):
         context: of the request.
         tokens: int64 [W], the code each beam selected last, as a token.
         depth: which code it is, from 1.
-        anc: int32 [W, depth], the slots of each beam's ancestors; the last column is its own. A view that is
-            valid during the call.
+        anc: int32 [W, depth], the slots of each beam's ancestors; the last column is its own. Slots count
+            from 0 in each depth, which has as many as its round's width. A view, valid during the call.
     """
 
     context: Context
@@ -63,9 +63,9 @@ class _Running(Generic[Context]):
 
     def __init__(self, search: Search[Context], hidden: Tensor) -> None:
         self.search, self.hidden = search, hidden
-        widths = search.plan.widths
+        fed = search.plan.widths.fed
         # With one level nothing is ever fed.
-        self._ancestors = Ancestors(len(widths.fed), widths.rows) if widths.fed else None
+        self._ancestors = Ancestors(fed) if fed else None
 
     def feed(self) -> Feed[Context]:
         assert self._ancestors is not None

@@ -34,6 +34,15 @@ class Widths:
         """Widths of the rounds whose codes are fed to the model: all but the last."""
         return self.rounds[:-1]
 
+    def within(self, nodes: Sequence[int]) -> Widths:
+        """No more beams in a fed round than the catalogue has prefixes of that length; finds the same.
+
+        Args:
+            nodes: distinct prefixes of each length.
+        """
+        fed = (min(width, most) for width, most in zip(self.fed, nodes, strict=False))
+        return Widths((*fed, self.results))
+
     @property
     def rows(self) -> int:
         """The most rows a decode forward takes of this request."""

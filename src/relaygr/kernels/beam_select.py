@@ -148,8 +148,9 @@ def time_modes(
         draw(shape.kv_heads, prompt_tokens, shape.dim),
         draw(shape.kv_heads, prompt_tokens, shape.dim),
     )
-    own_k, own_v = (draw(shape.depth, width, shape.kv_heads, shape.dim) for _ in range(2))
+    own_k, own_v = (draw(shape.depth * width, shape.kv_heads, shape.dim) for _ in range(2))
     anc = torch.randint(0, width, (width, shape.depth), generator=g, dtype=torch.int32)
+    anc += torch.arange(0, shape.depth * width, width, dtype=torch.int32)
     best = [float("inf")] * len(modes)
     for turn in range(repeats + 1):
         for i, mode in enumerate(modes):

@@ -64,9 +64,9 @@ class BeamKernel(ABC):
             q: [W, Hq, d], any row stride.
             shared: the prompt's keys and values [Hkv, P', d], P' >= prompt_tokens.
             prompt_tokens: rows of `shared` that are seen.
-            own_k, own_v: [T, Wmax, Hkv, d]; slot (depth, beam), written before the call for this depth too.
-            anc: int32 [W, t], 1 <= t <= T; column j - 1 is the slot at depth j (row j - 1 of `own_k`), the
-                last column is the beam's own slot.
+            own_k, own_v: [S, Hkv, d], one slot a row; those that are named are written before the call.
+            anc: int32 [W, t], 1 <= t <= S; column j - 1 is the slot of a beam's ancestor at depth j, the last
+                column its own. Which slots belong to which depth is not the kernel's concern.
             mode: "split" computes prompt and own part apart and merges them by log-sum-exp; "joint" is one
                 softmax over both score blocks; "replicate" gives every beam its copy of the prompt (the
                 baseline to measure against); "auto" takes what was measured as faster for (W, P).
@@ -122,10 +122,10 @@ def check_beams(
     """
     if mode not in MODES:
         raise ValueError(f"mode: {mode!r} is not one of {', '.join(MODES)}")
-    heads, dim = _grouped(q, own_k.shape[2] if own_k.dim() == 4 else 0)
-    if own_k.shape != own_v.shape or own_k.shape[3] != dim:
+    heads, dim = _grouped(q, own_k.shape[1] if own_k.dim() == 3 else 0)
+    if own_k.shape != own_v.shape or own_k.shape[2] != dim:
         raise ValueError(
-            f"own_k {tuple(own_k.shape)}, own_v {tuple(own_v.shape)}: expected [T, Wmax, {heads}, {dim}]"
+            f"own_k {tuple(own_k.shape)}, own_v {tuple(own_v.shape)}: expected [S, {heads}, {dim}] twice"
         )
     _same_dtype(q, own_k=own_k, own_v=own_v)
     _check_shared("shared", shared, prompt_tokens, heads, q)

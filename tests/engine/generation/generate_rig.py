@@ -74,6 +74,21 @@ def catalogue(seed: int = 0, template: PromptTemplate = TEMPLATE, items: int = I
     return make_catalogue(index, tokens=stacked(SIZES, FIRST), template=template, as_of_s=0.0)
 
 
+@lru_cache(1)
+def wide_catalogue() -> Catalogue:
+    """More prefixes than any request has beams: one that asks for many takes the memory of as many."""
+    sizes = (14, 14, 10, 10)
+    codes = np.random.default_rng(0).integers(0, sizes, (15_000, len(sizes)))
+    index = build_index(Rows(item_ids=np.arange(len(codes)), codes=codes), sizes).index
+    return make_catalogue(index, tokens=stacked(sizes, FIRST), template=TEMPLATE, as_of_s=0.0)
+
+
+def installed(catalogue: Catalogue) -> Catalogues:
+    catalogues = Catalogues()
+    catalogues.install(catalogue)
+    return catalogues
+
+
 def generator(
     settings: dict[str, Any] | None = None,
     host: HostConfig | None = None,
@@ -82,8 +97,7 @@ def generator(
     **more: Any,
 ) -> Generator:
     if catalogues is None:
-        catalogues = Catalogues()
-        catalogues.install(catalogue())
+        catalogues = installed(catalogue())
     config = GeneratorConfig(**{**SETTINGS, **(settings or {})})
     below = host or HostConfig(run_chunk_tokens=8, load="always")
     return Generator(decoder(), MODEL, catalogues, config, host=below, clock=clock, **more)

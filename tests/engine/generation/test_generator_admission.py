@@ -14,9 +14,11 @@ from generate_rig import (
     decoder,
     generator,
     history,
+    installed,
     of_tokens,
     of_user,
     one,
+    wide_catalogue,
 )
 
 from relaygr.config.generator import GeneratorConfig
@@ -69,7 +71,9 @@ def asked(**given: Any) -> Asked:
 def test_what_never_fits_is_refused_with_field_and_limit(
     request_: Asked, settings: dict[str, Any], code: ErrorCode | None, field: str, limit: int | None
 ) -> None:
-    backend = generator({"max_beam_width": 64, "beam_width": 4, "max_results": 128, **settings})
+    limits = {"max_beam_width": 64, "beam_width": 4, "max_results": 128, **settings}
+    catalogues = installed(wide_catalogue()) if "beam_bytes" in settings else None
+    backend = generator(limits, catalogues=catalogues)
     if code is None:
         backend.check(request_).close()
     else:
@@ -84,7 +88,8 @@ def test_what_never_fits_is_refused_with_field_and_limit(
 
 
 def test_scratch_and_pages_are_budgets_too() -> None:
-    backend = generator({"scratch_bytes": 1 << 16, "max_results": 1024, "beam_bytes": 1 << 22})
+    settings = {"scratch_bytes": 1 << 16, "max_results": 1024, "beam_bytes": 1 << 22}
+    backend = generator(settings, catalogues=installed(wide_catalogue()))
     with pytest.raises(GenerateError) as caught:
         backend.check(asked(token_ids=[1], beam_width=1000))
     assert (caught.value.code, caught.value.limit) == (ErrorCode.KV_BUDGET, 1 << 16)

@@ -165,17 +165,42 @@ def test_prompts_without_a_user_find_their_beginning_and_tenants_stay_apart() ->
 def test_bytes_are_those_of_the_formula() -> None:
     backend = generator()
     before = backend.stats()
-    for width in (4, 8):
+    nodes = [catalogue().index.nodes(level) for level in (1, 2)]
+    assert nodes[0] < 100 < nodes[1] < 300
+    for width, fed in (
+        (4, (4, 4)),
+        (8, (8, 8)),
+        ([4, 8, 3], (4, 8)),
+        ([8, 4, 100], (8, 4)),
+        # More beams than the catalogue has prefixes take no memory.
+        (100, (nodes[0], 100)),
+        ([2, 300, 300], (2, nodes[1])),
+    ):
         tokens = prompt(9, 50)
         answer = one(backend, of_tokens(tokens, beam_width=width))
         kv = answer.kv
         page = backend.layout.page_bytes
-        formula = KV_TOKEN * (len(tokens) + (len(SIZES) - 1) * width)
-        assert kv.unshared == KV_TOKEN * (len(SIZES) - 1) * width
-        assert 0 <= kv.shared + kv.unshared - formula < page
-        assert kv.index == 4 * width * (len(SIZES) - 1)
-        assert kv.scratch == 4 * width * max(SIZES)
+        assert kv.unshared == KV_TOKEN * sum(fed)
+        assert 0 <= kv.shared + kv.unshared - KV_TOKEN * (len(tokens) + sum(fed)) < page
+        assert kv.index == 4 * max(fed) * len(fed)
+        assert kv.scratch == 4 * max(fed) * max(SIZES)
     after = backend.stats()
     assert (after.seats, after.beam_bytes, after.scratch_bytes) == (0, 0, 0)
     assert before.pages.pinned_pages == after.pages.pinned_pages == 0
+    backend.close()
+
+
+@pytest.mark.parametrize("width", [1, 8, [4, 8, 3], [8, 4, 100], 300], ids=str)
+def test_every_byte_of_beams_is_written_once(width: int | list[int]) -> None:
+    backend = generator()
+    ask = backend.check(of_tokens(prompt(9, 50), beam_width=width))
+    seat = backend.seat(ask)
+    assert seat is not None
+    assert seat.beams is not None
+    while seat.outcome is None:
+        (backend.round if seat.prefilled else backend.prefill)([seat])
+    assert (seat.beams.written_bytes, seat.beams.moved_bytes) == (seat.kv.unshared, 0)
+    assert seat.kv.unshared == ask.use.unshared == KV_TOKEN * sum(ask.plan.widths.fed)
+    seat.close()
+    ask.close()
     backend.close()

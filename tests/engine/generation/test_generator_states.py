@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from generate_rig import ITEMS, SIZES, generator, of_tokens, of_user, one, rows, run
+from generate_rig import (
+    ITEMS,
+    SIZES,
+    generator,
+    installed,
+    of_tokens,
+    of_user,
+    one,
+    rows,
+    run,
+    wide_catalogue,
+)
 from generate_rig import history as history_of
 
 from relaygr.config.host import HostConfig
@@ -129,7 +140,8 @@ def test_two_requests_of_a_user_wait_for_one_another_and_seats_give_everything_b
     [({"beam_bytes": 1 << 17}, 200), ({"scratch_bytes": 1 << 16}, 600), ({"device_bytes": 1 << 20}, 8)],
 )
 def test_no_seat_is_given_without_all_of_its_memory(settings: dict[str, int], width: int) -> None:
-    backend = generator({**settings, "max_prompt_tokens": 500})
+    settings = {**settings, "max_prompt_tokens": 500}
+    backend = generator(settings, catalogues=installed(wide_catalogue()))
     seats: list[GenerateSeat] = []
     asked = [
         of_tokens(np.random.default_rng(n).integers(0, 50, 490).tolist(), beam_width=width) for n in range(20)

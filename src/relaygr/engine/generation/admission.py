@@ -53,7 +53,7 @@ class Admission:
     """Checks requests against one decoder, its catalogues and the limits; holds nothing of them.
 
     Args:
-        beam_bytes: keys and values of beams in so many rounds of such widths.
+        beam_bytes: keys and values of beams in fed rounds of such widths.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Admission:
         config: GeneratorConfig,
         page_bytes: int,
         room: Room,
-        beam_bytes: Callable[[int, int], int],
+        beam_bytes: Callable[[Sequence[int]], int],
         vocabulary: Vocabulary | None = None,
     ) -> None:
         self._shape, self._model_fp, self._catalogues, self._config = shape, model_fp, catalogues, config
@@ -111,7 +111,9 @@ class Admission:
             pinned.close()  # the prompt is tokens now
             return GenerateAsk(prompt, refs, None, None, asked, use)
         request = asked.request
-        widths = self._widths(request, levels)
+        # What the catalogue cannot give takes no memory and none of the budgets.
+        nodes = [pinned.index.nodes(level) for level in range(1, levels + 1)]
+        widths = self._widths(request, levels).within(nodes)
         use = self._use(prompt, widths, max(pinned.index.sizes), request.normalization)
         self._check_memory(use, prompt, request)
         wanted = Wanted(allow=request.allow, deny=request.deny, filters=request.filters)
@@ -239,12 +241,12 @@ class Admission:
         return -(-len(prompt) // self._config.page_tokens)
 
     def _use(self, prompt: Prompt, widths: Widths, codes: int, normalization: Normalization) -> KvUse:
-        rounds, width = len(widths.fed), widths.rows
+        fed, width = widths.fed, widths.rows
         columns = self._shape.vocab_size if normalization is Normalization.FULL else codes
         return KvUse(
             shared=self._pages(prompt) * self._page_bytes,
-            unshared=self._beam_bytes(rounds, width) if rounds else 0,
-            index=ELEMENT_BYTES * width * rounds,
+            unshared=self._beam_bytes(fed) if fed else 0,
+            index=ELEMENT_BYTES * width * len(fed),
             scratch=ELEMENT_BYTES * width * columns,
         )
 

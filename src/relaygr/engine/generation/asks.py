@@ -26,7 +26,7 @@ class KvUse:
 
     Attributes:
         shared: keys and values of the prompt, whole pages.
-        unshared: of its beams; each fed round has as many slots as the widest of them.
+        unshared: of its beams, a slot for each beam of each fed round.
         index: of their ancestors.
         scratch: of the logits of its widest round.
     """

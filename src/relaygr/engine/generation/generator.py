@@ -181,7 +181,7 @@ class Generator:
             if self._scratch + use.scratch + use.index > self.config.scratch_bytes:
                 return None
             fed = ask.plan.widths.fed
-            beams = self._beams.reserve(len(fed), max(fed)) if fed else None
+            beams = self._beams.reserve(fed) if fed else None
             if fed and beams is None:
                 return None
             try:

@@ -91,7 +91,7 @@ class CpuBeams(BeamKernel):
             return torch.empty_like(q)
         keys, values = (x[:, :prompt_tokens] for x in shared)
         queries = q.reshape(width, keys.shape[0], -1, dim)  # [W, Hkv, g, d]
-        slots = _flat_slots(anc, own_k.shape[1])
+        slots = anc.flatten()
         mine = _gathered(own_k, slots, width), _gathered(own_v, slots, width)  # [W, t, Hkv, d]
         chosen = self.mode_for(width, prompt_tokens) if mode == "auto" else mode
         if chosen == "replicate":
@@ -165,14 +165,9 @@ def _own_sum(weights: Tensor, own_v: Tensor) -> Tensor:
     return (weights[..., None] * wide(own_v)[:, :, :, None]).sum(1)
 
 
-def _flat_slots(anc: Tensor, width: int) -> Tensor:
-    """Slot (depth, beam) as a row number of the flattened storage, [W * t]."""
-    return (anc + torch.arange(0, anc.shape[1] * width, width, dtype=anc.dtype)).flatten()
-
-
 def _gathered(own: Tensor, slots: Tensor, beams: int) -> Tensor:
-    """own [T, Wmax, Hkv, d], slots [W * t] -> [W, t, Hkv, d]."""
-    return own.flatten(0, 1).index_select(0, slots).view(beams, -1, *own.shape[2:])
+    """own [S, Hkv, d], slots [W * t] -> [W, t, Hkv, d]."""
+    return own.index_select(0, slots).view(beams, -1, *own.shape[1:])
 
 
 def _positions(new: Tensor, past: Tensor | None, past_tokens: int, tokens: int) -> Tensor:

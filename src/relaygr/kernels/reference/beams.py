@@ -39,7 +39,7 @@ class ReferenceBeams(BeamKernel):
         for beam, slots in enumerate(anc.tolist()):
             keys, values = (
                 torch.cat(
-                    [prompt[:, :prompt_tokens], *(own[d, slot][:, None] for d, slot in enumerate(slots))],
+                    [prompt[:, :prompt_tokens], *(own[slot][:, None] for slot in slots)],
                     dim=1,
                 )
                 for prompt, own in zip(shared, (own_k, own_v), strict=True)

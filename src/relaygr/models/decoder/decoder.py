@@ -204,14 +204,15 @@ class Decoder(nn.Module):
         places = [self.rope.run(row.position, 1, self.device) for row in rows]
         widths = [at.stop - at.start for at in spans]
         rotation = places[0] if len(rows) == 1 else _repeated(places, widths)
+        slots = [row.own.rows(row.anc) for row in rows]
         for i, layer in enumerate(self.layers):
             q, k, v = layer.project(x, rotation, linear)
             attended = []
-            for row, at in zip(rows, spans, strict=True):
+            for row, at, anc in zip(rows, spans, slots, strict=True):
                 row.own.write(i, row.depth, k[at], v[at])
                 shared = row.prompt.read(i, row.prompt_tokens)
                 own = row.own.keys(i), row.own.values(i)
-                attended.append(self.kernel.beams(q[at], shared, row.prompt_tokens, *own, row.anc, self.mode))
+                attended.append(self.kernel.beams(q[at], shared, row.prompt_tokens, *own, anc, self.mode))
             x = layer.finish(x, _joined(attended), linear)
         out: Tensor = self.norm(x)
         return out
@@ -226,7 +227,7 @@ class Decoder(nn.Module):
         before = row.cached + len(k) - 1
         shared = row.store.read(layer, before + 1)
         anc = torch.zeros(1, 1, dtype=torch.int32, device=q.device)
-        return self.kernel.beams(q, shared, before, k[None, -1:], v[None, -1:], anc, "split")
+        return self.kernel.beams(q, shared, before, k[-1:], v[-1:], anc, "split")
 
     def _embedded(self, tokens: Sequence[Tensor]) -> Tensor:
         """Rows of the table, as fp32 or wider: what the layers add up is not rounded on its way."""

@@ -11,10 +11,11 @@ from relaygr.kernels.interface import KvStore
 
 
 class BeamStore(Protocol):
-    """Keys and values of one request's beams, step-major; a slot is written once.
+    """Keys and values of one request's beams; a slot is written once.
 
-    `write` sets slots [0, W) of `depth` (from 1) on `layer` from k, v [W, Hkv, d]. `keys` and `values` are
-    views [T, W', Hkv, d], W' >= W, of one layer; row depth - 1 belongs to `depth`.
+    `write` sets the first W slots of `depth` (from 1) on `layer` from k, v [W, Hkv, d]. `keys` and `values`
+    are views [S, Hkv, d] of one layer, all slots of all depths; `rows` says which rows of them are the slots
+    that an index int32 [W, t] names by their place in each depth.
     """
 
     def write(self, layer: int, depth: int, k: Tensor, v: Tensor) -> None: ...
@@ -22,6 +23,8 @@ class BeamStore(Protocol):
     def keys(self, layer: int) -> Tensor: ...
 
     def values(self, layer: int) -> Tensor: ...
+
+    def rows(self, anc: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,8 +57,9 @@ class BeamRows:
         position: where these codes stand, the same for all.
         depth: which code it is, from 1; the prompt has none.
         prompt, prompt_tokens: the shared keys and values, and how many rows of them are seen.
-        own: gets the K/V of the codes, in slot (depth, beam).
-        anc: int32 [W, depth]; column j - 1 is the slot of a beam's ancestor at depth j, the last its own.
+        own: gets the K/V of the codes, beam b in slot b of this depth.
+        anc: int32 [W, depth]; column j - 1 is the slot of a beam's ancestor at depth j, counted from 0 in
+            each depth; the last is its own.
     """
 
     tokens: Tensor

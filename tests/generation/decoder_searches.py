@@ -81,8 +81,8 @@ def decoder_search(decoder: Decoder, pool: BeamPool, plan: SearchPlan, number: i
     """A search whose beam memory is taken now and given back when it ends."""
     prompt = prompt_of(number, decoder.config.vocab_size)
     store = PrivateKv(decoder.config.kv_layout(decoder.dtype, 16), len(prompt))
-    widths = plan.widths
-    own = pool.reserve(len(widths.fed), widths.rows) if widths.fed else None
+    fed = plan.widths.fed
+    own = pool.reserve(fed) if fed else None
 
     def ended(_: object) -> None:
         if own is not None:
