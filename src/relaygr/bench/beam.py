@@ -34,6 +34,7 @@ class BeamSpec:
         sids: of each catalogue.
         runs: of each cell.
         peer_widths: at which the peer's beam search runs, on prompts of `peer_prompt` tokens.
+        naive: whether the baseline runs on these prompts, over the smaller catalogue.
         scaling: whether the cost of a longer prompt is measured, at width 256.
         load_width, load_prompt: of the requests under load; load_s: for each variant; 0 leaves it out.
         threads: of the products.
@@ -143,7 +144,7 @@ def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: 
                         length,
                         spec.runs,
                         prompts,
-                        naive=naive,
+                        naive=naive if length == spec.peer_prompt else None,
                         peer=peer if compared else None,
                         peer_runs=1 if searched else 0,
                         first=first,

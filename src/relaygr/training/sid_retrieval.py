@@ -21,6 +21,7 @@ from relaygr.generation.rounds import Feed, Rounds
 from relaygr.generation.search import Search, SearchPlan
 from relaygr.generation.sids.build import SemanticIds
 from relaygr.generation.widths import Widths
+from relaygr.memory.beams import BeamKv, BeamPool
 from relaygr.memory.stores import PrivateKv
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.rows import BeamRows, PromptRow
@@ -35,25 +36,6 @@ class _Prompt:
     tokens: Tensor
 
 
-class _BeamKv:
-    """Slots of one request's beams, [layers, T, W, Hkv, d]; written anew by every request."""
-
-    def __init__(self, model: Decoder, depths: int, width: int) -> None:
-        config = model.config
-        shape = (config.num_layers, max(depths, 1), width, config.num_kv_heads, config.head_dim)
-        self._keys, self._values = torch.zeros(shape), torch.zeros(shape)
-
-    def write(self, layer: int, depth: int, k: Tensor, v: Tensor) -> None:
-        self._keys[layer, depth - 1, : len(k)] = k
-        self._values[layer, depth - 1, : len(v)] = v
-
-    def keys(self, layer: int) -> Tensor:
-        return self._keys[layer]
-
-    def values(self, layer: int) -> Tensor:
-        return self._values[layer]
-
-
 class _Beams:
     """The rounds' view of a decoder, with memory for one request at a time."""
 
@@ -61,17 +43,25 @@ class _Beams:
         self._model = model
         layout = model.config.kv_layout(model.dtype, PAGE_TOKENS)
         self._prompt = PrivateKv(layout, prompt_tokens)
-        self._own = _BeamKv(model, depths, width)
+        self._widths = (width,) * max(depths, 1)
+        slots = sum(self._widths)
+        sizes = (layout.layers, layout.heads, layout.qk_dim, layout.dtype)
+        self._pool = BeamPool(*sizes, slots * layout.token_bytes)
+        self._own: BeamKv | None = None
 
     def start(self, contexts: Sequence[_Prompt]) -> Tensor:
         (context,) = contexts
         self._prompt.reset()
+        if self._own is not None:
+            self._own.release()
+        self._own = self._pool.reserve(self._widths)
         return self._model.prefill([PromptRow(context.tokens, 0, self._prompt)])
 
     def step(self, feeds: Sequence[Feed[_Prompt]]) -> Tensor:
         (feed,) = feeds
         length = len(feed.context.tokens)
         place = length + feed.depth - 1
+        assert self._own is not None
         row = BeamRows(feed.tokens, place, feed.depth, self._prompt, length, self._own, feed.anc)
         return self._model.step([row])
 
