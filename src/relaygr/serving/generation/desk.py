@@ -9,10 +9,11 @@ from http import HTTPStatus
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
-from relaygr.core.errors import RelayError
+from relaygr.core.errors import ConfigError, RelayError
 from relaygr.engine import UserHistory
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
@@ -23,6 +24,7 @@ from relaygr.engine.generation.seats import Generated
 from relaygr.engine.turns import Turnstile, turns_for
 from relaygr.generation.catalogue.errors import CatalogueError, UnavailableError
 from relaygr.generation.catalogue.index import ItemId
+from relaygr.generation.errors import KvBudgetError
 from relaygr.generation.requests import GenerateRequest, GenerateResult
 from relaygr.kernels.threads import usable_cores
 from relaygr.serving.errors import HttpError
@@ -35,6 +37,7 @@ log = logging.getLogger("relaygr.serving")
 
 _WARM_UP = "relaygr-warm-up"
 _WARM_UP_TOKENS = (1, 64, 1024)
+_WARM_UP_MS = 3_600_000.0
 
 
 class GenerateDesk:
@@ -140,7 +143,7 @@ class GenerateDesk:
         """
         try:
             version = await asyncio.to_thread(self.generator.catalogues.load, path, allow_shrink=allow_shrink)
-        except CatalogueError as error:
+        except (CatalogueError, ConfigError) as error:
             raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "catalogue", str(error), field="path") from error
         log.info("catalogue %s of %s serves", version.label, path)
         return self.catalogues()
@@ -190,16 +193,23 @@ def _warm(generator: Generator, config: Config) -> None:
     Raises:
         RelayError: the model gives scores that are not finite, or there is another error.
     """
-    settings = config.generator
-    longest = min(settings.max_prompt_tokens, generator.decoder.config.max_positions // 2)
+    # First times may take longer than any request may.
+    settings = replace(config.generator, deadline_max_ms=_WARM_UP_MS)
+    room = generator.stats().pages.total_pages * settings.page_tokens
+    longest = min(settings.max_prompt_tokens, generator.decoder.config.max_positions // 2, room)
     scheduler = GenerateScheduler(generator, settings)
     try:
         for tokens in sorted({min(tokens, longest) for tokens in _WARM_UP_TOKENS}):
             request = GenerateRequest(
                 request_id=_WARM_UP, token_ids=[0] * max(tokens, 1), beam_width=settings.beam_width
             )
-            limit_ms = settings.deadline_max_ms
-            scheduler.generate(Asked(request=request, tenant=_WARM_UP), limit_ms).result()
+            scheduler.generate(Asked(request=request, tenant=_WARM_UP), _WARM_UP_MS).result()
+    except KvBudgetError as error:
+        # What every request that names no width would be told.
+        names = " and ".join(settings.key(name) for name in ("beam_bytes", "scratch_bytes"))
+        raise ConfigError(
+            settings.key("beam_width"), f"{settings.beam_width}: {error.reason}; see {names}"
+        ) from error
     finally:
         scheduler.close()
 
