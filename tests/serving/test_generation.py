@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -305,6 +306,35 @@ def test_catalogues_of_another_shape_are_refused_by_their_path(tmp_path: Path) -
         for path in ("a\0b", str(tmp_path / "beyond"), str(tmp_path / "around")):
             error_of(app.call("POST", "/v1/catalogues/load", {"path": path}), 422, "catalogue", "path")
         assert app.post("/v1/generate", {"history": [1]})["returned"]
+
+
+def test_a_user_deleted_while_a_request_is_made_leaves_nothing(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert app.service.generation is not None
+    generator = app.service.generation.generator
+    check, asked, deleted = generator.check, threading.Event(), threading.Event()
+
+    def slow(request: Any) -> Any:
+        asked.set()
+        assert deleted.wait(20)
+        return check(request)
+
+    for path, more in (("generate", {}), ("prefix", {"generate": True})):
+        appended(app, "fay", [1, 2, 3])
+        asked.clear()
+        deleted.clear()
+        with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
+            patch.setattr(generator, "check", slow)
+            answer = threads.submit(app.call, "POST", f"/v1/{path}", {"user": "fay", **more})
+            assert asked.wait(20)
+            assert app.call("DELETE", "/v1/users/fay").status_code == 200
+            deleted.set()
+            if path == "generate":
+                error_of(answer.result(), 409, "cancelled")
+            assert answer.result().status_code in (200, 409)
+        appended(app, "fay", [1, 2, 3])
+        assert app.post("/v1/generate", {"user": "fay"})["cached_tokens"] == 0
 
 
 def test_a_warm_up_needs_no_more_than_requests_do(tmp_path: Path) -> None:

@@ -93,8 +93,9 @@ class GenerateDesk:
         try:
             request = generate_request(body, self._config, request_id)
             asked = Asked(request=request, history=history, tenant=tenant, unknown=unknown)
+            claim = None if history is None else self.scheduler.claim(tenant, history.user)
             # Off the event loop: this makes tokens, filters and digests.
-            job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms)
+            job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms, claim)
         except RelayError as error:
             self.metrics.rejected(error)
             raise
@@ -104,8 +105,9 @@ class GenerateDesk:
 
     async def encode(self, tenant: str, history: UserHistory, deadline_ms: float) -> None:
         """Bring a user's prompt into the cache ahead of a generation; whatever becomes of it."""
+        asked, claim = Asked(history=history, tenant=tenant), self.scheduler.claim(tenant, history.user)
         try:
-            await asyncio.to_thread(self.scheduler.encode, Asked(history=history, tenant=tenant), deadline_ms)
+            await asyncio.to_thread(self.scheduler.encode, asked, deadline_ms, claim)
         except RelayError as error:
             self.metrics.rejected(error)
 
