@@ -294,6 +294,8 @@ def test_a_text_is_a_prompt_where_the_model_has_a_tokenizer(tmp_path: Path) -> N
         tokens = app.post("/v1/generate", {"token_ids": [3, 9, 17], "beam_width": 4})
         assert spoken["results"] == tokens["results"]
         error_of(app.call("POST", "/v1/generate", {"text": ""}), 422, "invalid_request", "text")
+        long = app.call("POST", "/v1/generate", {"text": "t3 " * 5000})
+        assert error_of(long, 422, "too_long", "text")["limit"] == 32 * 384
 
 
 def test_catalogues_of_another_shape_are_refused_by_their_path(tmp_path: Path) -> None:
