@@ -118,6 +118,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         for name, limit in (
             ("max_prompt_tokens", "max_batch_tokens"),
             ("beam_width", "max_beam_width"),
+            ("beam_width", "max_results"),
             ("max_beam_width", "max_beam_rows"),
             ("deadline_ms", "deadline_max_ms"),
         ):

@@ -39,6 +39,8 @@ from relaygr.generation.search import SearchPlan
 from relaygr.generation.widths import Widths, resolve_widths
 from relaygr.models.decoder.config import DecoderConfig
 
+_TOKEN_CHARACTERS = 32  # of a text that is read, for each token that a prompt may have
+
 
 @dataclass(frozen=True, slots=True)
 class _Version:
@@ -170,7 +172,7 @@ class Admission:
         else:
             text = request.text
             field = "token_ids" if text is None else "text"
-            found = request.token_ids if text is None else self._tokens_of(text)
+            found = request.token_ids if text is None else self._tokens_of(text, request.request_id, longest)
             tokens = np.array(found, dtype=np.int64)
             tokens.flags.writeable = False
             prompt = Prompt(tokens, owner, "")
@@ -202,9 +204,14 @@ class Admission:
             first_sequence=0 if history is None else history.first_sequence,
         )
 
-    def _tokens_of(self, text: str) -> Sequence[int]:
+    def _tokens_of(self, text: str, request_id: str, longest: int) -> Sequence[int]:
         if self._vocabulary.tokenize is None:
             raise RequestError("text", "the model has no tokenizer here")
+        # Tokenizers hold the interpreter while they read, and so everybody else up.
+        limit = _TOKEN_CHARACTERS * longest
+        if len(text) > limit:
+            message = f"{len(text)} characters, limit {limit}"
+            raise TooLongError(request_id, message, field="text", limit=limit)
         return self._vocabulary.tokenize(text)
 
     def _check_tokens(self, prompt: Prompt, field: str, request_id: str, longest: int) -> None:
