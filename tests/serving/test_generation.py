@@ -144,6 +144,7 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     ({"history": [ITEMS + 5]}, 422, "invalid_request", "history"),
     ({"history": [1], "filters": ["fresh"]}, 422, "invalid_request", "filters[0]"),
     ({"history": [1], "allow": ["x"]}, 422, "invalid_request", "allow[0]"),
+    ({"history": [1], "deny": [1] * 100_001}, 422, "invalid_request", "deny"),
     ({"history": [1], "deadline_ms": 10**9}, 422, "request", "deadline_ms"),
     ({"history": [1], "seed": -1}, 422, "request", "seed"),
     ({"history": [1], "beams": 3}, 422, "request", ""),

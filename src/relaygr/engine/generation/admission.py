@@ -103,6 +103,8 @@ class Admission:
             return window_items(template, levels, self._longest_history(levels))
 
     def _checked(self, asked: Asked, pinned: PinnedCatalogue, request_id: str) -> GenerateAsk:
+        if asked.request is not None:
+            self._check_filters(asked.request)
         version = self._of_version(pinned)
         levels = pinned.index.levels
         prompt = self._prompt(asked, pinned, version.tokens, self._longest(levels))
@@ -130,6 +132,14 @@ class Admission:
             request.seed,
         )
         return GenerateAsk(prompt, refs, pinned, plan, asked, use)
+
+    def _check_filters(self, request: GenerateRequest) -> None:
+        limit = self._config.max_filter_items
+        for field, ids in (("allow", request.allow or ()), ("deny", request.deny)):
+            if len(ids) > limit:
+                raise InvalidRequestError(
+                    request.request_id, f"{len(ids)} items, limit {limit}", field=field, limit=limit
+                )
 
     def _longest(self, levels: int) -> int:
         """Most prompt tokens; the codes behind it take positions as well."""
