@@ -11,9 +11,9 @@ from torch import Tensor
 
 from relaygr.bench.timing import Timing, Variant, round_robin
 from relaygr.generation.ancestors import Ancestors
-from relaygr.kernels.cpu import CpuRecurrent
 from relaygr.kernels.materialised import MaterialisedBeams, ReplayedBeams
 from relaygr.kernels.recurrent import Family, RecurrentSpec
+from relaygr.kernels.recurrent_select import choose_recurrent
 from relaygr.memory.records import BeamRecords, RecordPool
 from relaygr.memory.recurrent import RecurrentLayout, index_bytes
 
@@ -103,7 +103,7 @@ class OperatorCase:
             decay = -torch.rand((width, *self.spec.decay_shape), generator=g) / 10
             beta = torch.rand((width, shape.heads), generator=g) if self.spec.delta else None
             self.fed.append((q, k, torch.randn(size, generator=g), decay, beta))
-        self._kernel = CpuRecurrent()
+        self._kernel = choose_recurrent().kernel
         self._pool = RecordPool(shape.layout, shape.layout.slot_bytes.total * width * shape.rounds)
         self._own = MaterialisedBeams(self.spec, self.state)
 

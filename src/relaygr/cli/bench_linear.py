@@ -91,7 +91,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 
 
 def _table(report: LinearReport) -> Table:
-    title = "One layer's attention, all rounds with reorder: milliseconds, median (lowest - highest)"
+    title = "One layer's attention, T rounds with reorder: milliseconds, median"
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in ("T", "head", "heads", "W"):
         table.add_column(name, justify="right")
@@ -119,7 +119,7 @@ def _row(cell: OperatorCell) -> list[str]:
         str(cell.dim),
         str(cell.heads),
         str(cell.width),
-        *("-" if t is None else f"{t.median_ms:.1f} ({t.min_ms:.1f} - {t.max_ms:.1f})" for t in times),
+        *("-" if t is None else f"{t.median_ms:.1f}" for t in times),
         f"{cell.ratio:.0f}x",
         "-" if replay is None else f"{replay:.0f}x",
         f"{cell.record_bytes / MIB:.1f}",
