@@ -93,19 +93,9 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 def _table(report: LinearReport) -> Table:
     title = "One layer's attention, T rounds with reorder: milliseconds, median"
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in ("T", "head", "heads", "W"):
-        table.add_column(name, justify="right")
-    for name in (
-        "records",
-        "states",
-        "replay",
-        "states/\nrecords",
-        "replay/\nrecords",
-        "MiB",
-        "MiB of\nstates",
-    ):
-        table.add_column(name, justify="right")
-    table.add_column("max\ndiff", justify="right")
+    columns = "T,head,heads,W,records,states,replay,states/\nrec.,replay/\nrec.,MiB,states\nMiB,max\ndiff"
+    for name in columns.split(","):
+        table.add_column(name, justify="right", no_wrap=True)
     for cell in report.operator:
         table.add_row(*_row(cell))
     return table
