@@ -79,7 +79,7 @@ def test_measured_bytes_follow_the_formula(width: int) -> None:
     assert sum(buffer.untyped_storage().nbytes() for buffer in (keys, updates, decays, rows)) == pool.nbytes
     alone = LARGE.materialised_bytes(width)
     assert alone == (width * heads * dim * dim * 4, width * 3 * channels * 4)
-    assert Ancestors(rounds, width).nbytes == index_bytes(rounds, width) == 4 * slots
+    assert Ancestors([width] * rounds).nbytes == index_bytes(rounds, width) == 4 * slots
     mib = {64: 5.0, 128: 8.0, 256: 14.1, 512: 26.1}
     assert round((state + index_bytes(rounds, width)) / MIB, 1) == mib[width]
     if width == 256:

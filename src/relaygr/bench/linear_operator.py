@@ -159,7 +159,7 @@ class OperatorCase:
         )
 
     def _ancestors(self) -> Ancestors:
-        return Ancestors(self.shape.rounds, self.shape.width)
+        return Ancestors([self.shape.width] * self.shape.rounds)
 
     def _rounds(self, own: BeamRecords) -> list[Tensor]:
         ancestors, outs = self._ancestors(), []
