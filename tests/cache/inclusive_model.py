@@ -8,6 +8,7 @@ from cache_content import oracle
 from tiered_model import CHUNK, Flight, Hosted, TieredModel
 
 from relaygr.cache.digests import cut
+from relaygr.cache.host import HEADROOM, MANY_RUNS, ROOMY
 from relaygr.cache.inclusive import InclusiveBooks
 from relaygr.cache.interface import HostRun, Reason, Refused, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
@@ -28,6 +29,9 @@ class InclusiveModel(TieredModel):
         entry, host = self.stored.get(key), self.books.stats().host
         assert host is not None
         start, end = self.to_store(entry) if entry else (0, 0)
+        if start < end and start and self.is_stuck(self.hosted[key], end):
+            start = 0
+            self.note("stuck")
         base = self.hosted[key] if start else None
         need = -(-end // CHUNK) - (len(base.chunks) if base else 0)
         victims = {k: e for k, e in self.hosted.items() if not self.is_read(e) and e is not base}
@@ -50,7 +54,8 @@ class InclusiveModel(TieredModel):
             assert set(order[: len(gone)]) == gone, "not the least recently used"
             if gone:
                 all_but_last = sum(len(victims[k].chunks) for k in order[: len(gone) - 1])
-                assert host.free_chunks + all_but_last < need + self.chunks // 20, "more than the shortfall"
+                spare = ROOMY * (self.chunks // HEADROOM)
+                assert host.free_chunks + all_but_last < need + spare, "more than the shortfall"
             for one in gone:
                 del self.hosted[one]
                 self.note("host eviction")
@@ -68,6 +73,16 @@ class InclusiveModel(TieredModel):
             self.note("delta" if start else "whole")
             self.flights.append(Flight(got, lease, rows_of(got.ref), entry, start, base=base))
         self.note("store" if isinstance(got, StorePlan) else f"store {got.reason}")
+
+    def is_stuck(self, copy: Hosted, tokens: int) -> bool:
+        """Whether states lie in many pieces, and the copy would need one more."""
+        runs = sum(len(one.runs) for one in self.hosted.values())
+        if self.chunks < HEADROOM or runs <= MANY_RUNS * len(self.hosted):
+            return False
+        last = copy.runs[-1]
+        behind = -(-(last.offset + last.tokens) // CHUNK)
+        taken = behind >= self.chunks or behind in set().union(*self.holders())
+        return -(-tokens // CHUNK) > len(copy.chunks) and taken
 
     def finish_store(self, flight: Flight, plan: StorePlan, ok: bool) -> None:
         key, base = key_of(plan.ref), flight.base

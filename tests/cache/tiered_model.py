@@ -8,6 +8,7 @@ from books_model import BooksModel
 from books_state import KEYS, PAGE_TOKENS, TTL_S, Key, Stored, key_of, rows_of
 from cache_content import oracle
 
+from relaygr.cache.host import HEADROOM, ROOMY
 from relaygr.cache.interface import HostRun, LoadPlan, Reason, Refused, StorePlan
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.tiered import TieredBooks
@@ -133,7 +134,8 @@ class TieredModel(BooksModel):
             assert set(order[: len(gone)]) == gone, "not the least recently used"
             if gone:
                 all_but_last = sum(len(victims[k].chunks) for k in order[: len(gone) - 1])
-                assert host.free_chunks + all_but_last < need + self.chunks // 20, "more than the shortfall"
+                spare = ROOMY * (self.chunks // HEADROOM)
+                assert host.free_chunks + all_but_last < need + spare, "more than the shortfall"
             for one in gone:
                 del self.hosted[one]
                 self.note("host eviction")
@@ -293,16 +295,11 @@ class TieredModel(BooksModel):
 
     def check(self) -> None:
         super().check()
-        reading = {
-            id(one): one for f in self.flights for one in (f.source, f.base) if isinstance(one, Hosted)
-        }
-        stores = [flight for flight in self.flights if isinstance(flight.plan, StorePlan)]
+        reading = self.reading()
         for entry in [*self.hosted.values(), *reading.values()]:
             rows = [self.host_slots[run.offset + i] for run in entry.runs for i in range(run.tokens)]
             assert rows == rows_of(entry.ref), "stale or torn rows in the host"
-        gone = [entry for entry in reading.values() if self.hosted.get(key_of(entry.ref)) is not entry]
-        holders = [entry.chunks for entry in (*self.hosted.values(), *gone)]
-        holders += [self.reserved(store) for store in stores]
+        holders = self.holders()
         used = set().union(*holders)
         assert len(used) == sum(map(len, holders)), "a chunk with two owners"
         evictable = sum(len(entry.chunks) for entry in self.hosted.values() if id(entry) not in reading)
@@ -311,6 +308,20 @@ class TieredModel(BooksModel):
         assert (stats.free_chunks, stats.evictable_chunks) == (self.chunks - len(used), evictable)
         assert stats.free_chunks + stats.pinned_chunks + stats.evictable_chunks == self.chunks
         assert (stats.entries, stats.moving) == (len(self.hosted), len(self.flights))
+
+    def reading(self) -> dict[int, Hosted]:
+        """What a transfer reads or makes longer, by its id."""
+        return {id(one): one for f in self.flights for one in (f.source, f.base) if isinstance(one, Hosted)}
+
+    def holders(self) -> list[set[int]]:
+        """Chunks of the host that are not free, by who has them."""
+        reading = self.reading().values()
+        gone = [entry for entry in reading if self.hosted.get(key_of(entry.ref)) is not entry]
+        stores = [flight for flight in self.flights if isinstance(flight.plan, StorePlan)]
+        return [
+            *(entry.chunks for entry in (*self.hosted.values(), *gone)),
+            *(self.reserved(store) for store in stores),
+        ]
 
     def drain(self) -> None:
         for flight in self.flights:

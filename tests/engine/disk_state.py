@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from relaygr.cache.digests import DigestChain, longest_match
+from relaygr.cache.disk_entry import Owner
 from relaygr.cache.host import HostEntry
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.host import HostConfig
@@ -22,7 +23,7 @@ from relaygr.core.state import Ref
 from relaygr.engine.disk import DiskTier
 from relaygr.engine.disk_open import open_files
 from relaygr.memory.disk import SegmentFiles
-from relaygr.memory.disk_forgotten import COPIES
+from relaygr.memory.disk_forgotten import COPIES, ForgottenLog
 from relaygr.memory.host import HostPool
 from relaygr.memory.layout import KvLayout
 
@@ -89,12 +90,32 @@ class FaultyFiles(SegmentFiles):
         return super().read(segment, offset, nbytes)
 
 
+class FaultyLog(ForgottenLog):
+    """Lines that are refused; a user of whom neither copy has one is counted."""
+
+    def __init__(self, folder: Path, faults: Faults) -> None:
+        super().__init__(folder)
+        self._faults = faults
+
+    def add(self, owner: Owner, number: int) -> None:
+        try:
+            super().add(owner, number)
+        except OSError:
+            self._faults.unwritten += 1
+            raise
+
+    def _append(self, path: Path, line: bytes) -> None:
+        if self._faults.strikes("log"):
+            raise OSError(28, "no space left")
+        super()._append(path, line)
+
+
 class Faults:
     """How many of the next calls fail, by kind; and how many have so far."""
 
     def __init__(self) -> None:
         self.armed: dict[str, int] = {}
-        self.struck = 0
+        self.struck = self.unwritten = 0
 
     def strikes(self, kind: str) -> bool:
         if not self.armed.get(kind):
@@ -136,7 +157,8 @@ class DiskState:
         assert moves is not None
         self.disk, self.moves = opened.books, moves
         moves.torn, moves.damaged = opened.torn, opened.damaged
-        self.tier = DiskTier(self.disk, moves, self.pool, files, opened.forgotten, self.lane, share=0.9)
+        log = FaultyLog(opened.folder.path, self.faults)
+        self.tier = DiskTier(self.disk, moves, self.pool, files, log, self.lane, share=0.9)
         self.tier.tell()
         self.opened += 1
 

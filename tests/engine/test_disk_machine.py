@@ -53,7 +53,7 @@ class DiskMachine(RuleBasedStateMachine):
     def forget(self, user: str) -> None:
         self.state.forget(user)
 
-    @rule(kind=st.sampled_from(["read", "write"]), count=st.integers(1, 2))
+    @rule(kind=st.sampled_from(["read", "write", "log"]), count=st.integers(1, 2))
     def refuse(self, kind: str, count: int) -> None:
         self.state.faults.armed[kind] = count
 
@@ -128,6 +128,7 @@ def test_ten_thousand_random_faults(tmp_path: Path) -> None:
 def test_some_random_faults(tmp_path: Path) -> None:
     state = run(tmp_path, seed=1, steps=800, disk_bytes=1_000_000)
     assert state.faults.struck > 50
+    assert state.faults.unwritten > 1
     assert min(state.fetched, state.saved, state.opened) > 20
 
 
@@ -149,6 +150,8 @@ def run(folder: Path, seed: int, steps: int, disk_bytes: int) -> DiskState:
             state.forget(user)
         elif kind < 0.9:
             state.faults.armed[rng.choice(["read", "write"])] = 1
+            if rng.random() < 0.4:
+                state.faults.armed["log"] = 2  # neither copy
         elif kind < 0.95:
             state.flip(rng.randrange(20), rng.randrange(1 << 16), rng.random() < 0.2)
         else:

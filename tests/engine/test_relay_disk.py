@@ -17,6 +17,7 @@ from relay_rig import FULL, PAGE_BYTES, Rig, longer, rig, user
 from scheduler_fakes import PATIENCE_S, await_true
 
 from relaygr.cache.interface import Cause, DiskStats
+from relaygr.core.errors import BackendError
 from relaygr.core.state import Hit
 from relaygr.core.units import MIB
 from relaygr.engine import disk
@@ -402,6 +403,25 @@ def test_m8_if_nobody_can_write_down_who_was_forgotten_their_files_go(
     with disk_rig(tmp_path) as r:
         assert found(r, ONE) == (0, 0, 0)
         r.rank(ONE)
+
+
+def test_m8_that_their_files_went_must_be_on_disk_before_a_deletion_is_answered(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with disk_rig(tmp_path) as r:
+        on_disk_alone(r)
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EIO, "broken")
+
+        monkeypatch.setattr(ForgottenLog, "_append", refuse)
+        monkeypatch.setattr(SegmentFiles, "sync_folder", refuse)
+        with pytest.raises(BackendError, match="a later process may find their state"):
+            r.scheduler.forget("default", "one")
+        monkeypatch.undo()
+        settle(r)
+        assert (stats(r).entries, stats(r).segments) == (0, 0), "what is not there is not claimed"
+        assert stats(r).off != ""
 
 
 @pytest.mark.parametrize("way", ["cancel", "deadline", "rank", "swap"])

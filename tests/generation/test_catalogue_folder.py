@@ -257,3 +257,21 @@ def test_a_mapped_catalogue_outlives_its_replacement(folder: Path) -> None:
     found = open_catalogue(folder)
     write_catalogue(folder, make_catalogue(build([Row(1, (0,))], (1,)).index))
     same(found, sample())
+
+
+def test_what_is_no_path_and_no_plain_file_is_refused_at_once(folder: Path, tmp_path: Path) -> None:
+    circle = tmp_path / "circle"
+    circle.symlink_to(circle)
+    for path in ("a\0b", circle):
+        with pytest.raises(ArtefactError, match=r"is no path|cannot be read"):
+            open_catalogue(path)
+    # Opened for reading, a pipe that nobody writes to never answers.
+    for name in ("catalog.json", "items.npy"):
+        kept = (folder / name).read_bytes()
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(ArtefactError, match=f"{name}: is not a plain file"):
+            open_catalogue(folder)
+        (folder / name).unlink()
+        (folder / name).write_bytes(kept)
+    same(open_catalogue(folder), sample())

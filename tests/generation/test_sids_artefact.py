@@ -188,3 +188,41 @@ def test_wrong_files(
     np.savez(tmp_path / "x.npz", **arrays)
     assert run("sids", "build", "--embeddings", tmp_path / "x.npz", "--out", tmp_path / "out") == 2
     assert what in capsys.readouterr().err
+
+
+def test_items_that_are_all_the_same_are_a_build_too(tmp_path: Path) -> None:
+    for n in (1, 30):
+        sids = build_sids(np.arange(n), np.ones((n, 4), np.float32), SidConfig(sizes=(4, 4)))
+        save_sids(sids, tmp_path)
+        assert open_sids(tmp_path)[0].sizes == (1, 1)
+
+
+def test_nothing_of_others_is_written_over_or_removed(tmp_path: Path) -> None:
+    table = tmp_path / TABLE_FILE
+    table.write_text("mine")
+    with pytest.raises(ConfigError, match=r"items\.jsonl of no build"):
+        save_sids(made(), tmp_path)
+    assert table.read_text() == "mine"
+    table.unlink()
+    (tmp_path / "sids-mine.safetensors").write_text("mine")
+    save_sids(made(), tmp_path)
+    (tmp_path / SIDS_FILE).unlink()  # as a build that was killed leaves it
+    save_sids(made(seed=1), tmp_path)
+    assert sorted(one.name for one in tmp_path.glob("sids-*")) == [
+        f"sids-{open_sids(tmp_path)[1]}.safetensors",
+        "sids-mine.safetensors",
+    ]
+
+
+def test_files_and_values_that_cannot_be_used_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lone = tmp_path / "lone.npz"
+    with lone.open("wb") as stream:
+        np.save(stream, np.arange(5))
+    assert run("sids", "build", "--embeddings", lone, "--out", tmp_path / "s", "--sizes", "2,2") == 2
+    assert "lone.npz: is not an .npz file of arrays" in capsys.readouterr().err
+    large = np.ones((9, 4), np.float32)
+    large[3, 1] = -1e30
+    with pytest.raises(ConfigError, match=r"row 3 holds 1e\+30, limit 1e\+15"):
+        build_sids(np.arange(9), large, SidConfig(sizes=(2, 2)))

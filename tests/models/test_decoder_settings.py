@@ -47,6 +47,7 @@ def test_what_a_file_may_leave_out(tmp_path: Path, published: Callable[[str], Pa
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "activation": ("llama", {"hidden_act": "gelu"}, "hidden_act"),
     "architecture": ("qwen3", {"architectures": ["Qwen3ForSequenceClassification"]}, "architectures"),
+    "dtype list": ("llama", {"dtype": ["float32"]}, "dtype"),
     "experts": ("qwen3", {"num_experts": 8}, "num_experts"),
     "family": ("llama", {"model_type": "mistral"}, "model_type"),
     "family missing": ("llama", {"model_type": None}, "model_type"),
@@ -57,6 +58,13 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "hidden_size missing": ("llama", {"hidden_size": None}, "hidden_size"),
     "hidden_size text": ("llama", {"hidden_size": "64"}, "hidden_size"),
     "hidden_size true": ("llama", {"hidden_size": True}, "hidden_size"),
+    "layers without end": (
+        "qwen3",
+        {"num_hidden_layers": 10**9},
+        "num_layers: 1000000000 must be at most 4096",
+    ),
+    "number without end": ("qwen3", {"rms_norm_eps": 10**400}, "rms_norm_eps"),
+    "theta": ("llama", {"rope_parameters": None, "rope_theta": 0}, "rope_theta"),
     "kv heads missing": ("qwen3", {"num_key_value_heads": None}, "num_key_value_heads"),
     "layers zero": ("llama", {"num_hidden_layers": 0}, "num_hidden_layers"),
     "layer types": ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),

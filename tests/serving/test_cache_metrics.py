@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from metric_cases import CACHE
 from msgspec.structs import replace
 from relay_apps import metric, quiet
 from serving_apps import App, events, running, settings
@@ -12,6 +13,7 @@ from serving_apps import App, events, running, settings
 from relaygr.config.host import HostConfig
 from relaygr.config.settings import Config
 from relaygr.core.units import MIB
+from relaygr.serving.cache_gauges import cache_metrics
 
 HISTORY = events(100)
 NAMES = {
@@ -20,6 +22,21 @@ NAMES = {
     *("evictions_total", "lost_tokens_total", "pages", "host_run_chunks", "lease_age_seconds"),
     *("lease_overdue_total", "checksum_failures_total", "restore_rejected_total", "load_seconds"),
     *("host_runs_mean", "shadow_cost_hit_ratio", "drift_abs"),
+}
+# Of every series, beside the model's; "" is none.
+LABELS = {
+    **dict.fromkeys(("requests", "tokens", "cost_ms"), "tier visit use"),
+    **dict.fromkeys(("whole", "ceiling_ratio"), "kind"),
+    **dict.fromkeys(("bytes", "bandwidth_bytes_per_second"), "direction"),
+    **dict.fromkeys(("late_loads", "load_seconds", "lost_tokens", "restore_rejected"), ""),
+    **dict.fromkeys(("lease_age_seconds", "lease_overdue", "drift_abs"), ""),
+    **dict.fromkeys(("host_runs_mean", "host_run_chunks"), ""),
+    "decision": "way",
+    "evictions": "tier cause",
+    "pages": "tier state",
+    "checksum_failures": "tier",
+    "failed_loads": "reason",
+    "shadow_cost_hit_ratio": "policy sample",
 }
 
 
@@ -87,6 +104,14 @@ def test_a_signal_counts_as_the_visit_of_its_ranking(model_folder: Path) -> None
         assert answer["admission"] in {"admitted", "rejected"}
         assert kind(app, "requests_total", "none", "first") == 1
         assert kind(app, "requests_total", "device", "first") == 0
+
+
+def test_m33_each_series_has_its_labels() -> None:
+    found = {
+        family.name.removeprefix("relaygr_cache_"): {tuple(sample.labels) for sample in family.samples}
+        for family in cache_metrics(CACHE, "ranker")
+    }
+    assert found == {name: {("model", *labels.split())} for name, labels in LABELS.items()}
 
 
 def test_m33_every_series_and_a_deleted_user(model_folder: Path) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from generation_apps import ITEMS, SHAPE, generating, item_codes, save_catalogue
+from generation_apps import ITEMS, SHAPE, SIZES, generating, item_codes, save_catalogue
 from prometheus_client.parser import text_string_to_metric_families
 from serving_apps import App, error_of, events, running, save_model, settings
+
+from relaygr.core.errors import ConfigError
+from relaygr.core.units import MIB
+from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
+from relaygr.generation.catalogue.build import build_index
+from relaygr.generation.catalogue.rows import Rows
+from relaygr.generation.catalogue.tokens import PromptTemplate, stacked
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +144,7 @@ BAD: list[tuple[dict[str, Any], int, str, str]] = [
     ({"history": [ITEMS + 5]}, 422, "invalid_request", "history"),
     ({"history": [1], "filters": ["fresh"]}, 422, "invalid_request", "filters[0]"),
     ({"history": [1], "allow": ["x"]}, 422, "invalid_request", "allow[0]"),
+    ({"history": [1], "deny": [1] * 100_001}, 422, "invalid_request", "deny"),
     ({"history": [1], "deadline_ms": 10**9}, 422, "request", "deadline_ms"),
     ({"history": [1], "seed": -1}, 422, "request", "seed"),
     ({"history": [1], "beams": 3}, 422, "request", ""),
@@ -292,3 +302,65 @@ def test_a_text_is_a_prompt_where_the_model_has_a_tokenizer(tmp_path: Path) -> N
         tokens = app.post("/v1/generate", {"token_ids": [3, 9, 17], "beam_width": 4})
         assert spoken["results"] == tokens["results"]
         error_of(app.call("POST", "/v1/generate", {"text": ""}), 422, "invalid_request", "text")
+        long = app.call("POST", "/v1/generate", {"text": "t3 " * 5000})
+        assert error_of(long, 422, "too_long", "text")["limit"] == 32 * 384
+
+
+def test_catalogues_of_another_shape_are_refused_by_their_path(tmp_path: Path) -> None:
+    config = generating(tmp_path)
+    index = build_index(Rows(item_ids=np.arange(1, ITEMS + 1), codes=item_codes()), SIZES).index
+    template = PromptTemplate(before=(-1,))
+    write_catalogue(tmp_path / "beyond", make_catalogue(index, tokens=stacked(SIZES, 9)))
+    write_catalogue(tmp_path / "around", make_catalogue(index, tokens=stacked(SIZES, 1), template=template))
+    with running(config) as app:
+        for path in ("a\0b", str(tmp_path / "beyond"), str(tmp_path / "around")):
+            error_of(app.call("POST", "/v1/catalogues/load", {"path": path}), 422, "catalogue", "path")
+        assert app.post("/v1/generate", {"history": [1]})["returned"]
+
+
+def test_a_user_deleted_while_a_request_is_made_leaves_nothing(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert app.service.generation is not None
+    generator = app.service.generation.generator
+    check, asked, deleted = generator.check, threading.Event(), threading.Event()
+
+    def slow(request: Any) -> Any:
+        asked.set()
+        assert deleted.wait(20)
+        return check(request)
+
+    for path, more in (("generate", {}), ("prefix", {"generate": True})):
+        appended(app, "fay", [1, 2, 3])
+        asked.clear()
+        deleted.clear()
+        with monkeypatch.context() as patch, ThreadPoolExecutor(1) as threads:
+            patch.setattr(generator, "check", slow)
+            answer = threads.submit(app.call, "POST", f"/v1/{path}", {"user": "fay", **more})
+            assert asked.wait(20)
+            assert app.call("DELETE", "/v1/users/fay").status_code == 200
+            deleted.set()
+            if path == "generate":
+                error_of(answer.result(), 409, "cancelled")
+            assert answer.result().status_code in (200, 409)
+        appended(app, "fay", [1, 2, 3])
+        assert app.post("/v1/generate", {"user": "fay"})["cached_tokens"] == 0
+
+
+def test_a_warm_up_needs_no_more_than_requests_do(tmp_path: Path) -> None:
+    # A page of 256 tokens is all of the memory; a first time takes longer than a request may.
+    tight = {
+        "device_bytes": MIB,
+        "page_tokens": 256,
+        "max_prompt_tokens": 384,
+        "deadline_ms": 1,
+        "deadline_max_ms": 1,
+    }
+    with running(generating(tmp_path, **tight)) as app:
+        error_of(app.call("POST", "/v1/generate", {"history": [1]}), 504, "deadline")
+    with pytest.raises(
+        ConfigError, match=r"generator\.beam_width: 1024: beams take .* generator\.beam_bytes"
+    ):
+        running(generating(tmp_path, beam_width=1024, beam_bytes=1 << 16)).__enter__()
+    with pytest.raises(ConfigError, match=r"beam_width: 8 must be at most generator\.max_results = 4"):
+        generating(tmp_path, max_results=4)

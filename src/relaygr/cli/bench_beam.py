@@ -91,13 +91,13 @@ def _print(console: Console, report: BeamReport) -> None:
 
 def _ours(cells: tuple[BeamCell, ...]) -> Table:
     table = Table(title="milliseconds of one request")
-    for name in ("ids", "prompt", "W", "prompt pass", "rounds", "head", "select", "total", "/ pass"):
+    for name in ("ids", "P", "W", "prompt", "rounds", "head", "select", "total", "/ prompt"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
         ours = cell.ours
         times = (ours.prefill_ms, ours.forward_ms, ours.head_ms, ours.selection_ms, ours.total_ms)
         table.add_row(
-            f"{cell.sids:,}",
+            _short(cell.sids),
             f"{cell.prompt:,}",
             str(cell.width),
             *(_ms(time) for time in times),
@@ -108,14 +108,14 @@ def _ours(cells: tuple[BeamCell, ...]) -> Table:
 
 def _others(cells: tuple[BeamCell, ...]) -> Table:
     table = Table(title="beside others, milliseconds")
-    for name in ("ids", "prompt", "W", "ours", "naive", "transformers", "its prompt pass"):
+    for name in ("ids", "P", "W", "ours", "naive", "transformers", "its prompt"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
         others = (cell.naive_ms, cell.transformers_ms)
         if others == (None, None) and cell.transformers_prefill_ms is None:
             continue
         table.add_row(
-            f"{cell.sids:,}",
+            _short(cell.sids),
             f"{cell.prompt:,}",
             str(cell.width),
             _ms(cell.total_ms),
@@ -123,6 +123,10 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
             _times(cell.transformers_prefill_ms, cell.prefill_ms),
         )
     return table
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:g}M" if count >= 10**6 else f"{count / 1e3:g}k"
 
 
 def _times(other_ms: float | None, ours_ms: float) -> str:

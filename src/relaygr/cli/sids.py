@@ -14,7 +14,7 @@ from relaygr.config.paths import check_file, check_folder
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import open_events
 from relaygr.data.split import temporal_split
-from relaygr.generation.sids.artefact import TABLE_FILE, open_sids, save_sids
+from relaygr.generation.sids.artefact import TABLE_FILE, check_target, open_sids, save_sids
 from relaygr.generation.sids.build import SemanticIds, add_items, build_sids
 from relaygr.generation.sids.quantise import Collision, SidConfig
 from relaygr.generation.sids.report import SidReport
@@ -77,6 +77,7 @@ def build(
         Write the report to this file.
     """
     check_folder("--out", out)
+    check_target(out)
     check_file("--json", json)
     config = SidConfig(
         sizes=_numbers("--sizes", sizes),
@@ -129,6 +130,7 @@ def add(folder: Path, *, embeddings: Path, out: Path) -> None:
         Folder of the build with both; it may be the same one.
     """
     check_folder("--out", out)
+    check_target(out)
     sids, _ = open_sids(folder)
     new = from_npz(embeddings)
     made = add_items(sids, new.item_ids, new.embeddings, new.priority)

@@ -41,6 +41,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         normalization: of scores, where a request names none.
         attention: how beams read the prompt; `auto` goes by what was measured at the start.
         dtype: of weights, keys and values.
+        max_filter_items: of one request's `allow`, and of its `deny`.
         max_items, max_items_per_sid: items of an answer, and of one semantic id, where a request names none.
         unknown_items: what becomes of a prompt with items that the catalogue does not know.
         keep_versions: catalogues kept, the serving one included, so that one call can go back.
@@ -69,6 +70,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         "deadline_ms": Range(1, 3_600_000),
         "deadline_max_ms": Range(1, 3_600_000),
         "yield_ms": Range(0, 60_000),
+        "max_filter_items": Range(1, 1 << 24),
         "max_items": Range(1, 1 << 24),
         "max_items_per_sid": Range(1, 1 << 24),
         "keep_versions": Range(1, 64),
@@ -101,6 +103,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     normalization: Normalization = "level"
     attention: Attention = "auto"
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
+    max_filter_items: int = 100_000
     max_items: int = 1000
     max_items_per_sid: int = 50
     unknown_items: Literal["skip", "reject"] = "skip"
@@ -118,6 +121,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         for name, limit in (
             ("max_prompt_tokens", "max_batch_tokens"),
             ("beam_width", "max_beam_width"),
+            ("beam_width", "max_results"),
             ("max_beam_width", "max_beam_rows"),
             ("deadline_ms", "deadline_max_ms"),
         ):

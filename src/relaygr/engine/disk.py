@@ -277,6 +277,11 @@ class DiskTier:
         except OSError as error:
             log.warning("who was forgotten cannot be written down, so their files are removed: %s", error)
         safe = [self._remove(number).safe for number in burial.segments]
+        try:
+            self._files.sync_folder()
+        except OSError as error:
+            log.error("files of user states may come back after the end of the machine: %s", error)
+            return Done(safe=False, lost=burial.segments)
         return Done(all(safe), burial.segments)
 
     def _remove(self, number: int) -> Done:

@@ -105,7 +105,8 @@ class GenerateRequest:
         if self.token_ids is not None:
             if len(self.token_ids) == 0:
                 raise self._invalid("token_ids", "must not be empty")
-            for at, token in enumerate(self.token_ids):
+            sound = set(map(type, self.token_ids)) == {int} and min(self.token_ids) >= 0
+            for at, token in enumerate(() if sound else self.token_ids):
                 if not isinstance(token, int) or isinstance(token, bool) or token < 0:
                     raise self._invalid(f"token_ids[{at}]", f"{token!r} is not a token")
         if self.text is not None and not self.text:

@@ -22,6 +22,7 @@ class Row:
     key: Fraction = field(default_factory=Fraction)
     age: Fraction = field(default_factory=Fraction)
     visits: int = 1
+    history: int = 0  # tokens, whatever was cut
     marked: bool = False
     protected: bool = False
 
@@ -158,6 +159,11 @@ class GdsfReference(GreedyReference):
         return Fraction(row.visits)
 
 
+class GdsfCostReference(GreedyReference):
+    def value(self, row: Row) -> Fraction:
+        return row.visits * max(Fraction(0), Fraction(row.weight.rec_ms))
+
+
 class GdCostReference(GreedyReference):
     """`counts` are the visits of all keys ever seen, never halved: for short runs with few keys."""
 
@@ -182,10 +188,45 @@ class GdCostReference(GreedyReference):
         return counted * max(Fraction(0), Fraction(row.weight.rec_ms) - Fraction(row.weight.load_ms))
 
 
+class TlruReference(LruReference):
+    """What a row has beyond `keep` leaves before any row leaves whole."""
+
+    def came(self, key: str, row: Row) -> None:
+        self.reweighed(row)
+
+    def reweighed(self, row: Row) -> None:
+        row.history = max(row.history, row.weight.tokens)
+
+    def evict(self) -> Victim[str] | None:
+        self.now += 1
+        cuttable = {
+            key: row
+            for key, row in self.rows.items()
+            if not row.parked and row.weight.tokens > self._keep(row)
+        }
+        if not cuttable:
+            return super().evict()
+        key = self.choose(cuttable)
+        row = self.rows[key]
+        keep = self._keep(row)
+        if keep:
+            row.weight = Weight(keep, keep, row.weight.rec_ms, row.weight.load_ms)
+        else:
+            del self.rows[key]
+        return Victim(key, keep)
+
+    @staticmethod
+    def _keep(row: Row) -> int:
+        """19 more tokens come, and 512 can be computed in time."""
+        return max(0, row.history + 19 - 512)
+
+
 REFERENCES: dict[str, type[Reference]] = {
     "lru": LruReference,
     "slru": SlruReference,
     "sieve": SieveReference,
     "gdsf": GdsfReference,
+    "gdsf_cost": GdsfCostReference,
     "gd_cost": GdCostReference,
+    "tlru": TlruReference,
 }

@@ -1,6 +1,7 @@
 """M27: the policies against another implementation of them, on two recorded traces and one made up.
 
 Exact, visit by visit, where both follow the same rules; else within a tolerance, stated with its reason.
+What the other one has not, costs and cut entries, is compared with the plainest form on the same traces.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from policy_play import Play, users
+from policy_reference import REFERENCES
 
 from relaygr.cache.policies import PolicySettings, make
 
@@ -142,3 +144,21 @@ def test_m27_hits_as_another_implementation(case: Case, trace: Trace) -> None:
         if not tolerance:
             assert ours == other
         assert sum(ours) / len(ours) == pytest.approx(sum(other) / len(other), abs=tolerance)
+
+
+@pytest.mark.parametrize("name", ["gdsf_cost", "gd_cost", "tlru"])
+def test_m27_victims_by_cost_and_of_parts_as_of_the_plain_form(name: str, trace: Trace) -> None:
+    """Sizes are powers of two, so that equal keys are equal in both; costs go by the key."""
+    visits = trace[:1500]
+    sizes = {
+        key: 1 << ((hash(key) % 6 + 5) if nbytes == 1 else nbytes.bit_length()) for key, nbytes in visits
+    }
+    capacity = max(int(0.1 * sum(sizes.values())), *sizes.values())
+    ours = Play(make(name, capacity), capacity)
+    plain = Play(REFERENCES[name](capacity), capacity)  # type: ignore[arg-type]
+    for key, _ in visits:
+        rec_ms = float(2 ** (hash(key) % 7 // 2))
+        assert ours.visit(key, sizes[key], rec_ms) == plain.visit(key, sizes[key], rec_ms)
+    assert ours.victims == plain.victims
+    assert len(ours.victims) > 200
+    assert any(victim.keep_tokens for victim in ours.victims) == (name == "tlru")

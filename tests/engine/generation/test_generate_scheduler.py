@@ -366,3 +366,19 @@ def soak(count: int, mode: str) -> None:
         assert (after.seats, after.beam_bytes, after.scratch_bytes, after.pages.pinned_pages) == (0, 0, 0, 0)
         await_true(lambda: backend.catalogues.status().pins == 0)
         backend._states.tiers.books.audit()
+
+
+def test_a_user_deleted_before_a_request_is_queued_is_not_generated_for() -> None:
+    backend = FakeBackend(MonotonicClock())
+    with scheduling(backend) as scheduler:
+        mine, other = scheduler.claim("default", "u"), scheduler.claim("default", "v")
+        scheduler.forget("default", "u")
+        for submit, rows_of in ((scheduler.generate, 10), (scheduler.encode, 0)):
+            ask = FakeAsk("a", owner=("default", "u"), rows=rows_of)
+            with pytest.raises(GenerateCancelledError, match="deleted"):
+                submit(ask, None, mine)
+            assert ask.closed == 1
+        assert scheduler.generate(FakeAsk("b", owner=("default", "v")), None, other).result(PATIENCE_S)
+        # Who comes back is somebody new.
+        again = scheduler.claim("default", "u")
+        assert scheduler.generate(FakeAsk("c", owner=("default", "u")), None, again).result(PATIENCE_S)

@@ -39,6 +39,8 @@ from relaygr.generation.search import SearchPlan
 from relaygr.generation.widths import Widths, resolve_widths
 from relaygr.models.decoder.config import DecoderConfig
 
+_TOKEN_CHARACTERS = 32  # of a text that is read, for each token that a prompt may have
+
 
 @dataclass(frozen=True, slots=True)
 class _Version:
@@ -101,6 +103,8 @@ class Admission:
             return window_items(template, levels, self._longest_history(levels))
 
     def _checked(self, asked: Asked, pinned: PinnedCatalogue, request_id: str) -> GenerateAsk:
+        if asked.request is not None:
+            self._check_filters(asked.request)
         version = self._of_version(pinned)
         levels = pinned.index.levels
         prompt = self._prompt(asked, pinned, version.tokens, self._longest(levels))
@@ -128,6 +132,14 @@ class Admission:
             request.seed,
         )
         return GenerateAsk(prompt, refs, pinned, plan, asked, use)
+
+    def _check_filters(self, request: GenerateRequest) -> None:
+        limit = self._config.max_filter_items
+        for field, ids in (("allow", request.allow or ()), ("deny", request.deny)):
+            if len(ids) > limit:
+                raise InvalidRequestError(
+                    request.request_id, f"{len(ids)} items, limit {limit}", field=field, limit=limit
+                )
 
     def _longest(self, levels: int) -> int:
         """Most prompt tokens; the codes behind it take positions as well."""
@@ -170,7 +182,7 @@ class Admission:
         else:
             text = request.text
             field = "token_ids" if text is None else "text"
-            found = request.token_ids if text is None else self._tokens_of(text)
+            found = request.token_ids if text is None else self._tokens_of(text, request.request_id, longest)
             tokens = np.array(found, dtype=np.int64)
             tokens.flags.writeable = False
             prompt = Prompt(tokens, owner, "")
@@ -202,9 +214,14 @@ class Admission:
             first_sequence=0 if history is None else history.first_sequence,
         )
 
-    def _tokens_of(self, text: str) -> Sequence[int]:
+    def _tokens_of(self, text: str, request_id: str, longest: int) -> Sequence[int]:
         if self._vocabulary.tokenize is None:
             raise RequestError("text", "the model has no tokenizer here")
+        # Tokenizers hold the interpreter while they read, and so everybody else up.
+        limit = _TOKEN_CHARACTERS * longest
+        if len(text) > limit:
+            message = f"{len(text)} characters, limit {limit}"
+            raise TooLongError(request_id, message, field="text", limit=limit)
         return self._vocabulary.tokenize(text)
 
     def _check_tokens(self, prompt: Prompt, field: str, request_id: str, longest: int) -> None:

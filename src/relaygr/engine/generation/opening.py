@@ -22,7 +22,7 @@ from relaygr.engine.generation.seats import Generated
 from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
-from relaygr.generation.catalogue.fit import expect_levels, expect_tokens
+from relaygr.generation.catalogue.fit import expect_levels, expect_template, expect_tokens
 from relaygr.generation.catalogue.settings import CatalogueSettings
 from relaygr.generation.catalogue.versions import Catalogues, Check
 from relaygr.generation.recipe import RECIPE_FILE, open_recipe
@@ -60,7 +60,9 @@ def open_generator(
     dtype = DTYPES[config.dtype] if config.dtype != "auto" else choose(kernel, "auto").dtype
     decoder, model_fp = open_decoder(Path(config.model), dtype)
     choose_kernels(decoder, config, kernel)
-    return make_generator(decoder, model_fp, config, host, clock, open_vocabulary(Path(config.model)))
+    return make_generator(
+        decoder, model_fp, config, host, clock, open_vocabulary(Path(config.model), decoder.config.vocab_size)
+    )
 
 
 def choose_kernels(decoder: Decoder, config: GeneratorConfig, kernel: str = "auto") -> None:
@@ -87,7 +89,11 @@ def make_generator(
         try_catalogue(made[0], catalogue, words)
 
     settings = CatalogueSettings(keep_versions=config.keep_versions, min_share=config.min_share)
-    checks: list[Check] = [expect_tokens(words.codes, decoder.config.vocab_size, words.token)]
+    vocab_size = decoder.config.vocab_size
+    checks: list[Check] = [
+        expect_tokens(words.codes, vocab_size, words.token),
+        expect_template(words.template_of, vocab_size),
+    ]
     if words.codes is not None:
         checks.append(expect_levels([len(table) for table in words.codes.tables]))
     catalogues = Catalogues(settings, checks=(*checks, answers))
@@ -122,8 +128,9 @@ def try_catalogue(generator: Generator, catalogue: Catalogue, vocabulary: Vocabu
     trial = Generator(
         generator.decoder, generator.model_fp, catalogues, small, vocabulary=vocabulary, overlap=False
     )
-    request = GenerateRequest(request_id="trial", token_ids=prompt, beam_width=_TRIAL_WIDTH)
+    width = min(_TRIAL_WIDTH, small.max_beam_width, small.max_results)
     try:
+        request = GenerateRequest(request_id="trial", token_ids=prompt, beam_width=width)
         outcome = _answer(generator, trial, Asked(request=request))
     except RelayError as error:
         raise LoadError(f"a first request failed: {error}") from error
@@ -151,7 +158,7 @@ def _answer(generator: Generator, trial: Generator, asked: Asked) -> object:
         ask.close()
 
 
-def open_vocabulary(folder: Path) -> Vocabulary:
+def open_vocabulary(folder: Path, vocab_size: int) -> Vocabulary:
     """What a model's folder says about codes (`generation.json`) and texts (`tokenizer.json`); both may lack.
 
     Without the extra `text` there are no texts.
@@ -165,7 +172,7 @@ def open_vocabulary(folder: Path) -> Vocabulary:
     if not (folder / RECIPE_FILE).exists():
         return Vocabulary(None, token, tokenize)
     recipe = open_recipe(folder)
-    codes = recipe.sid_token_map.resolve(recipe.sizes, token)
+    codes = recipe.sid_token_map.resolve(recipe.sizes, token, vocab_size)
     return Vocabulary(codes, token, tokenize, recipe.template, recipe.max_prompt_tokens)
 
 

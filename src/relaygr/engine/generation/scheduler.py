@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +25,7 @@ from relaygr.engine.generation.interface import Backend, GenerateObserver
 from relaygr.engine.generation.jobs import AnyJob, GenerateJob
 from relaygr.engine.jobs import guarded
 from relaygr.engine.turns import Turnstile
-from relaygr.generation.errors import QueueFullError
+from relaygr.generation.errors import GenerateCancelledError, QueueFullError
 
 log = logging.getLogger("relaygr.engine")
 
@@ -39,6 +40,14 @@ class GenerateLoad:
     running: int
     rows: int
     prompts: int
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Claim:
+    """Somebody is about to ask with a history of a user; `void` once that user is deleted."""
+
+    owner: tuple[str, str]
+    void: bool = False
 
 
 class GenerateScheduler:
@@ -68,12 +77,23 @@ class GenerateScheduler:
         self._stage = "open"  # then "draining", then "closed"
         self._running: frozenset[AnyJob] = frozenset()  # as of the step that runs, or is to run next
         self._steps = 0
+        self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
         self._chores = False
         self._timer = DeadlineTimer(self._clock)
         self._thread = threading.Thread(target=self._run, name="relaygr-generator", daemon=True)
         self._thread.start()
 
-    def generate(self, request: Any, deadline_ms: float | None = None) -> GenerateJob[Any]:
+    def claim(self, tenant: str, user: str) -> Claim:
+        """To be taken before anybody else can delete the user, where a request with the user's history is
+        made on another thread: a deletion until it is queued then ends it."""
+        claim = Claim((tenant, user))
+        with self._change:
+            self._claims.add(claim)
+        return claim
+
+    def generate(
+        self, request: Any, deadline_ms: float | None = None, claim: Claim | None = None
+    ) -> GenerateJob[Any]:
         """Queue a request; its future ends in a result or a RelayError.
 
         Args:
@@ -81,14 +101,17 @@ class GenerateScheduler:
 
         Raises:
             RequestError: it never fits the model, its catalogue or a limit, or the deadline is out of range.
+            CancelledError: the user of `claim` was deleted.
             OverloadError: too many wait already.
             NotReadyError: there is no catalogue, or the scheduler is stopping.
         """
-        return self._submit(request, deadline_ms, self._line, "generations")
+        return self._submit(request, deadline_ms, self._line, "generations", claim)
 
-    def encode(self, request: Any, deadline_ms: float | None = None) -> GenerateJob[Any]:
+    def encode(
+        self, request: Any, deadline_ms: float | None = None, claim: Claim | None = None
+    ) -> GenerateJob[Any]:
         """Bring a prompt's keys and values into the cache when nothing is generated; as `generate`."""
-        return self._submit(request, deadline_ms, self._prompts, "prompts")
+        return self._submit(request, deadline_ms, self._prompts, "prompts", claim)
 
     def load(self) -> GenerateLoad:
         with self._change:
@@ -98,6 +121,8 @@ class GenerateScheduler:
     def forget(self, tenant: str, user: str) -> int:
         """Drop everything of a user, waiting and running work included; returns the entries dropped."""
         with self._change:
+            for claim in self._claims:
+                claim.void = claim.void or claim.owner == (tenant, user)
             doomed = [job for job in self._unanswered() if job.owner == (tenant, user)]
         for job in doomed:
             job.cancel("the user was deleted")
@@ -135,7 +160,9 @@ class GenerateScheduler:
         """Stop at once; what waits ends in NotReadyError."""
         self.drain(0.0)
 
-    def _submit(self, request: Any, asked_ms: float | None, line: Line, what: str) -> GenerateJob[Any]:
+    def _submit(
+        self, request: Any, asked_ms: float | None, line: Line, what: str, claim: Claim | None
+    ) -> GenerateJob[Any]:
         self._check_open()
         now = self._clock.now_s()
         ask = self._backend.check(request)
@@ -145,6 +172,8 @@ class GenerateScheduler:
             job: GenerateJob[Any] = GenerateJob(ask, now + limit_ms / 1000, now)
             with self._change:
                 self._check_open()
+                if claim is not None and claim.void:
+                    raise GenerateCancelledError(ask.request_id, "the user was deleted")
                 if not line.put(job):
                     message = f"{line.limit} {what} wait already"
                     retry_ms = self._dispatch.retry_ms(tuple(line))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 import time
 from collections.abc import Mapping
@@ -140,7 +141,7 @@ def read_header(folder: Path) -> Header:
     """
     path = folder / HEADER_FILE
     try:
-        with path.open("rb") as stream:
+        with _opened(path) as stream:
             data = stream.read(MAX_HEADER_BYTES + 1)
     except OSError as error:
         raise ArtefactError(str(path), f"cannot be read: {error.strerror}") from error
@@ -168,7 +169,10 @@ def open_catalogue(folder: Path | str, *, mapped: bool = True) -> Catalogue:
     Raises:
         ArtefactError: naming the file and what is wrong with it.
     """
-    target = Path(folder).resolve()
+    try:
+        target = Path(folder).resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # NUL, or links that lead in a circle
+        raise ArtefactError(ascii(str(folder)), f"is no path: {error}") from error
     header = read_header(target)
     arrays = {name: _read(target / f"{name}.npy", form, mapped) for name, form in header.forms().items()}
     if header.content_of(arrays) != header.content:
@@ -188,7 +192,7 @@ def _read(path: Path, form: Form, mapped: bool) -> Array:
     """One array of the type and shape that the header promises. An empty one can not be mapped."""
     dtype, shape = form
     try:
-        with path.open("rb") as stream:
+        with _opened(path) as stream:
             found = _form(stream, path)
             if found != form:
                 raise ArtefactError(
@@ -206,6 +210,15 @@ def _read(path: Path, form: Form, mapped: bool) -> Array:
         raise ArtefactError(str(path), f"cannot be read: {error.strerror or error}") from error
     array.flags.writeable = False
     return array
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A plain file, for reading. A pipe would keep the reader, and every load behind it, for ever."""
+    stream = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise ArtefactError(str(path), "is not a plain file")
+    return stream
 
 
 def _form(stream: BinaryIO, path: Path) -> Form:

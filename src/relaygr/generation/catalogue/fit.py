@@ -8,7 +8,7 @@ import numpy as np
 
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
-from relaygr.generation.catalogue.tokens import SidTokenMap, Tokenizer
+from relaygr.generation.catalogue.tokens import PromptTemplate, SidTokenMap, Tokenizer
 
 
 def expect_levels(sizes: Sequence[int]) -> Callable[[Catalogue], None]:
@@ -36,12 +36,29 @@ def expect_tokens(
             if expected is None:
                 raise LoadError("neither the catalogue nor the model says which token a code is")
             return
-        found = spec.resolve(catalogue.index.sizes, tokenizer)
+        found = spec.resolve(catalogue.index.sizes, tokenizer, vocab_size)
         found.check_vocabulary(vocab_size)
         if expected is None:
             return
+        if len(expected.tables) != len(found.tables):
+            raise LoadError(f"{len(found.tables)} levels, the model has {len(expected.tables)}")
         for level, (ours, theirs) in enumerate(zip(expected.tables, found.tables, strict=True), start=1):
             if not np.array_equal(ours, theirs):
                 raise LoadError(f"level {level}: other tokens than the model's")
+
+    return check
+
+
+def expect_template(
+    template_of: Callable[[Catalogue], PromptTemplate], vocab_size: int
+) -> Callable[[Catalogue], None]:
+    """A check that what stands around codes in prompts are tokens of the model; it raises LoadError."""
+
+    def check(catalogue: Catalogue) -> None:
+        template = template_of(catalogue)
+        for name in template.__struct_fields__:
+            for token in getattr(template, name):
+                if not 0 <= token < vocab_size:
+                    raise LoadError(f"template.{name}: token {token}, limit 0 to {vocab_size - 1}")
 
     return check

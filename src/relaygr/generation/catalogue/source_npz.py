@@ -28,7 +28,7 @@ def read_npz(path: Path, options: ReadOptions) -> Source:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in _wanted(path, file.files, options)}
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(str(path), "", "", f"is not an .npz of arrays: {error}") from error
     ids: npt.NDArray[Any] = arrays["item_ids"] if "item_ids" in arrays else arrays["item_id"]
     if ids.dtype.kind not in "iuU":

@@ -68,8 +68,13 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     patterns: tuple[str, ...] | None = None
     overlap: bool = False
 
-    def resolve(self, sizes: Sequence[int], tokenizer: Tokenizer | None = None) -> SidTokenMap:
+    def resolve(
+        self, sizes: Sequence[int], tokenizer: Tokenizer | None = None, vocab_size: int = _TOKEN_MAX + 1
+    ) -> SidTokenMap:
         """The map for levels of these sizes.
+
+        Args:
+            vocab_size: of the model, if it is known; no more tokens than that are made.
 
         Raises:
             ConfigError: another number of levels or codes, a token that does not exist, is negative or stands
@@ -82,9 +87,15 @@ class TokenSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             )
         if self.bases is not None:
             _check_levels(given[0], len(self.bases), len(sizes))
-            for level, base in enumerate(self.bases, start=1):
+            for level, (base, size) in enumerate(zip(self.bases, sizes, strict=True), start=1):
                 if not 0 <= base <= _TOKEN_MAX:
                     raise ConfigError(f"{_PATH}.bases", f"level {level}: {base}, limit 0 to {_TOKEN_MAX}")
+                if base + size > vocab_size:
+                    last = base + size - 1
+                    raise ConfigError(
+                        f"{_PATH}.bases",
+                        f"level {level}: code {size - 1} is token {last}, limit {vocab_size - 1}",
+                    )
             tables = [base + np.arange(size) for base, size in zip(self.bases, sizes, strict=True)]
         elif self.tables is not None:
             _check_levels(given[0], len(self.tables), len(sizes))

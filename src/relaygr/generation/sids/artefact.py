@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from relaygr.generation.sids.report import SidReport
 FORMAT_VERSION = 1
 SIDS_FILE = "sids.json"
 TABLE_FILE = "items.jsonl"
+_TENSORS = re.compile(r"sids-[0-9a-f]{32}\.safetensors")
 
 
 class SidsRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,8 +65,10 @@ def save_sids(sids: SemanticIds, folder: Path) -> str:
     build or the new one. What the folder held of another build is removed.
 
     Raises:
+        ConfigError: a table of items that is no build's is in the folder.
         BackendError: the file system refuses.
     """
+    check_target(folder)
     tensors: dict[str, npt.NDArray[Any]] = {
         f"centroids.{level + 1}": each for level, each in enumerate(sids.codebooks.centroids)
     }
@@ -90,11 +94,20 @@ def save_sids(sids: SemanticIds, folder: Path) -> str:
         _replace(folder / TABLE_FILE, _table(sids))
         _replace(folder / SIDS_FILE, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
         for other in folder.glob("sids-*.safetensors"):
-            if other.name != record.tensors:
+            if other.name != record.tensors and _TENSORS.fullmatch(other.name):
                 other.unlink(missing_ok=True)
     except OSError as error:
         raise BackendError(f"cannot write {folder}: {error.strerror or error}") from error
     return digest
+
+
+def check_target(folder: Path, option: str = "--out") -> None:
+    """Raise ConfigError where a build would write over a table of items that is not of one."""
+    if not (folder / TABLE_FILE).exists() or (folder / SIDS_FILE).exists():
+        return
+    # A build that was killed has left its tensors.
+    if not any(_TENSORS.fullmatch(one.name) for one in folder.iterdir()):
+        raise ConfigError(option, f"{folder} holds {TABLE_FILE} of no build; choose another folder")
 
 
 def open_sids(folder: Path) -> tuple[SemanticIds, str]:

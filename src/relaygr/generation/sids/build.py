@@ -91,7 +91,7 @@ def build_sids(
     if not first.all():
         notes += (f"{int((~first).sum())} of {len(items)} items encoded with codebooks of the others",)
     report = describe(books, sizes, data, codes, notes)
-    energy = max(float(books.energies(data, codes)[0]) * len(data), np.finfo(np.float64).tiny)
+    energy = max(float(books.energies(data, codes)[0]) * len(data), float(np.finfo(np.float64).tiny))
     report = msgspec.structs.replace(
         report,
         moved=moves.moved,

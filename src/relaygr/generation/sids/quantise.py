@@ -17,6 +17,7 @@ from relaygr.generation.sids.nearest import Float32s, Float64s, Int32s, Int64s, 
 Collision = Literal["share", "digit", "reassign"]
 
 MAX_LEVELS = 16
+_LARGEST = 1e15  # of a value: distances of longer rows do not fit float32
 
 
 class SidConfig(Section, frozen=True, kw_only=True):
@@ -139,13 +140,17 @@ def fit_codebooks(embeddings: Float32s, config: SidConfig) -> tuple[Codebooks, t
 
 
 def checked(embeddings: Float32s, width: int) -> Float32s:
-    """`embeddings` as float32 rows of `width`; ConfigError, naming the row, where that is not possible."""
+    """`embeddings` as float32 rows of `width`; ConfigError, naming the row, where that cannot be."""
     if embeddings.ndim != 2 or embeddings.shape[1] != width:
         raise ConfigError("embeddings", f"of shape {list(embeddings.shape)}, wanted [items, {width}]")
     data = np.ascontiguousarray(embeddings, dtype=np.float32)
     wrong = np.flatnonzero(~np.isfinite(data).all(axis=1))
     if wrong.size:
         raise ConfigError("embeddings", f"row {int(wrong[0])} is not finite, and {wrong.size - 1} more")
+    if data.size and float(np.abs(data).max()) > _LARGEST:
+        row = int(np.abs(data).max(axis=1).argmax())
+        largest = float(np.abs(data[row]).max())
+        raise ConfigError("embeddings", f"row {row} holds {largest:g}, limit {_LARGEST:g} from 0")
     return data
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from relaygr.models.ranker import Ranker
 from relaygr.models.tokens.relay import RelayTokens
 
 _ROWS = 4096  # items of one pass
+# What numpy and zipfile raise for other files: a lone array is no context, a member may be locked.
+_UNREADABLE = (ValueError, TypeError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +79,7 @@ def from_npz(file: Path) -> ItemEmbeddings:
             arrays = {name: stored[name] for name in stored.files}
     except OSError as error:
         raise ConfigError(str(file), f"cannot be read: {error.strerror or error}") from error
-    except (ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise ConfigError(str(file), f"is not an .npz file of arrays: {error}") from error
     missing = [name for name in ("item_ids", "embeddings") if name not in arrays]
     if missing:

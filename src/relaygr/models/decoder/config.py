@@ -85,6 +85,9 @@ class DecoderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ConfigError(name, f"{getattr(self, name)} must be at least 1")
+            # What a file claims is looked at before its tensors are: no claim may take for ever.
+            if getattr(self, name) > (most := _MOST_LAYERS if name == "num_layers" else _MOST):
+                raise ConfigError(name, f"{getattr(self, name)} must be at most {most}")
         if self.num_heads % self.num_kv_heads:
             raise ConfigError("num_kv_heads", f"{self.num_kv_heads} must divide num_heads, {self.num_heads}")
         if self.head_dim % 2:
@@ -118,6 +121,7 @@ class DecoderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         return KvLayout(self.num_layers, self.num_kv_heads, self.head_dim, self.head_dim, dtype, page_tokens)
 
 
+_MOST, _MOST_LAYERS = (1 << 31) - 1, 4096
 _COUNTS = (
     "vocab_size",
     "hidden_size",

@@ -35,9 +35,12 @@ class Keys:
         value = self.get(key, default)
         if value is None:
             raise self.refuse(key, "is missing")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise self.refuse(key, f"{value!r} must be a finite number")
-        return float(value)
+        try:
+            if not isinstance(value, bool) and isinstance(value, (int, float)) and math.isfinite(value):
+                return float(value)
+        except OverflowError:
+            pass  # a whole number beyond all floats
+        raise self.refuse(key, f"{repr(value)[:64]} must be a finite number")
 
     def flag(self, key: str, default: bool = False) -> bool:
         value = self.get(key, default)

@@ -21,7 +21,10 @@ def read_rope(keys: Keys) -> RopeConfig:
     """
     spelt = [_read_one(keys, name) for name in ("rope_parameters", "rope_scaling") if keys.get(name)]
     if not spelt:
-        return RopeConfig(theta=keys.number("rope_theta", _BASE))
+        try:
+            return RopeConfig(theta=keys.number("rope_theta", _BASE))
+        except ConfigError as error:
+            raise keys.refuse("rope_theta", str(error)) from error
     if spelt[0] != spelt[-1]:
         raise keys.refuse("rope_scaling", "contradicts rope_parameters")
     return spelt[0]

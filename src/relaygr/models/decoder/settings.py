@@ -129,7 +129,7 @@ def _refuse_unknown_maths(keys: Keys, family: Family) -> None:
     if family == "qwen2" and not keys.flag("attention_bias", True):
         raise keys.refuse("attention_bias", "qwen2 without biases on Q, K and V is not implemented")
     for key in ("dtype", "torch_dtype"):
-        if keys.get(key, "float32") not in _DTYPES:
+        if keys.get(key, "float32") not in tuple(_DTYPES):  # which also takes what has no hash
             raise keys.refuse(key, f"{keys.get(key)!r} is none of {', '.join(_DTYPES)}")
     _refuse_windows(keys, family)
 

@@ -9,10 +9,11 @@ from http import HTTPStatus
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
-from relaygr.core.errors import RelayError
+from relaygr.core.errors import ConfigError, RelayError
 from relaygr.engine import UserHistory
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
@@ -23,6 +24,7 @@ from relaygr.engine.generation.seats import Generated
 from relaygr.engine.turns import Turnstile, turns_for
 from relaygr.generation.catalogue.errors import CatalogueError, UnavailableError
 from relaygr.generation.catalogue.index import ItemId
+from relaygr.generation.errors import KvBudgetError
 from relaygr.generation.requests import GenerateRequest, GenerateResult
 from relaygr.kernels.threads import usable_cores
 from relaygr.serving.errors import HttpError
@@ -36,6 +38,7 @@ log = logging.getLogger("relaygr.serving")
 
 _WARM_UP = "relaygr-warm-up"
 _WARM_UP_TOKENS = (1, 64, 1024)
+_WARM_UP_MS = 3_600_000.0
 
 
 class GenerateDesk:
@@ -91,8 +94,9 @@ class GenerateDesk:
         try:
             request = generate_request(body, self._config, request_id)
             asked = Asked(request=request, history=history, tenant=tenant, unknown=unknown)
+            claim = None if history is None else self.scheduler.claim(tenant, history.user)
             # Off the event loop: this makes tokens, filters and digests.
-            job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms)
+            job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms, claim)
         except RelayError as error:
             self.metrics.rejected(error)
             raise
@@ -102,8 +106,9 @@ class GenerateDesk:
 
     async def encode(self, tenant: str, history: UserHistory, deadline_ms: float) -> None:
         """Bring a user's prompt into the cache ahead of a generation; whatever becomes of it."""
+        asked, claim = Asked(history=history, tenant=tenant), self.scheduler.claim(tenant, history.user)
         try:
-            await asyncio.to_thread(self.scheduler.encode, Asked(history=history, tenant=tenant), deadline_ms)
+            await asyncio.to_thread(self.scheduler.encode, asked, deadline_ms, claim)
         except RelayError as error:
             self.metrics.rejected(error)
 
@@ -160,7 +165,7 @@ class GenerateDesk:
         """
         try:
             version = await asyncio.to_thread(self.generator.catalogues.load, path, allow_shrink=allow_shrink)
-        except CatalogueError as error:
+        except (CatalogueError, ConfigError) as error:
             raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "catalogue", str(error), field="path") from error
         log.info("catalogue %s of %s serves", version.label, path)
         return self.catalogues()
@@ -210,16 +215,23 @@ def _warm(generator: Generator, config: Config) -> None:
     Raises:
         RelayError: the model gives scores that are not finite, or there is another error.
     """
-    settings = config.generator
-    longest = min(settings.max_prompt_tokens, generator.decoder.config.max_positions // 2)
+    # First times may take longer than any request may.
+    settings = replace(config.generator, deadline_max_ms=_WARM_UP_MS)
+    room = generator.stats().pages.total_pages * settings.page_tokens
+    longest = min(settings.max_prompt_tokens, generator.decoder.config.max_positions // 2, room)
     scheduler = GenerateScheduler(generator, settings)
     try:
         for tokens in sorted({min(tokens, longest) for tokens in _WARM_UP_TOKENS}):
             request = GenerateRequest(
                 request_id=_WARM_UP, token_ids=[0] * max(tokens, 1), beam_width=settings.beam_width
             )
-            limit_ms = settings.deadline_max_ms
-            scheduler.generate(Asked(request=request, tenant=_WARM_UP), limit_ms).result()
+            scheduler.generate(Asked(request=request, tenant=_WARM_UP), _WARM_UP_MS).result()
+    except KvBudgetError as error:
+        # What every request that names no width would be told.
+        names = " and ".join(settings.key(name) for name in ("beam_bytes", "scratch_bytes"))
+        raise ConfigError(
+            settings.key("beam_width"), f"{settings.beam_width}: {error.reason}; see {names}"
+        ) from error
     finally:
         scheduler.close()
 
