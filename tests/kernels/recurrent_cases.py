@@ -172,7 +172,7 @@ class Search:
             if part is not None:
                 part.fill_(float("nan"))
         self.state = forks.state.to(dtype)
-        self.ancestors = Ancestors(len(forks.widths), max(forks.widths))
+        self.ancestors = Ancestors(forks.widths)
         self.outs: list[Tensor] = []
 
     @property

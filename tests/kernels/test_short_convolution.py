@@ -82,7 +82,7 @@ def test_a_beam_s_window_is_its_path(
     _, rows = convolve_prompt(prompt, weight, bias, empty_rows(taps, 5, dtype))
     starts = tuple(sum(widths[:d]) for d in range(len(widths)))
     own = torch.full((sum(widths), 5), float("nan"), dtype=dtype)
-    ancestors, paths = Ancestors(len(widths), max(widths)), [prompt]
+    ancestors, paths = Ancestors(widths), [prompt]
     for start, width in zip(starts, widths, strict=True):
         parents = torch.randint(0, len(paths), (width,), generator=g)
         anc = ancestors.fork(parents)
@@ -180,7 +180,7 @@ def searched(
     y, rows = convolve_prompt(raw[:tokens], mixer.weight, None, empty_rows(4, mixer.channels, dtype))
     some = fed.pick(spec, slice(0, tokens))
     _, state = kernel.prefill(spec, *mixer.parts(y), some.log_decay, some.beta, spec.empty_state(dtype))
-    ancestors, materialised = Ancestors(len(widths), max(widths)), MaterialisedBeams(spec, state, rows)
+    ancestors, materialised = Ancestors(widths), MaterialisedBeams(spec, state, rows)
     outs, baseline, at = [], [], tokens
     for depth, its in enumerate(parents, start=1):
         anc, x = ancestors.fork(its), raw[at : at + len(its)]
