@@ -8,6 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from relaygr.kernels.interface import KvStore
+from relaygr.memory.recurrent import PromptState
+from relaygr.models.decoder.state_beams import StateBeams
 
 
 class BeamStore(Protocol):
@@ -32,17 +34,23 @@ class PromptRow:
         tokens: int64 [k], k >= 1, at positions [cached, cached + k).
         cached: tokens whose K/V `store` already holds.
         store: gets the K/V of the new tokens.
+        state: of a model with linear layers: stands behind the cached tokens, and behind the new ones after
+            the call. It is left as it was by a call that fails.
     """
 
     tokens: Tensor
     cached: int
     store: KvStore
+    state: PromptState | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.dim() != 1 or not len(self.tokens):
             raise ValueError(f"tokens: {list(self.tokens.shape)} must be [k] with k >= 1")
         if self.cached < 0:
             raise ValueError(f"cached: {self.cached} must not be negative")
+        if self.state is not None and self.state.tokens != self.cached:
+            told = f"the state stands behind {self.state.tokens} tokens and cannot be cut back"
+            raise ValueError(f"cached: {self.cached}, but {told}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +64,7 @@ class BeamRows:
         prompt, prompt_tokens: the shared keys and values, and how many rows of them are seen.
         own: gets the K/V of the codes, in slot (depth, beam).
         anc: int32 [W, depth]; column j - 1 is the slot of a beam's ancestor at depth j, the last its own.
+        linear: of a model with linear layers: the prompt's state and what these beams left on it.
     """
 
     tokens: Tensor
@@ -65,6 +74,7 @@ class BeamRows:
     prompt_tokens: int
     own: BeamStore
     anc: Tensor
+    linear: StateBeams | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.dim() != 1 or not len(self.tokens):
