@@ -3,12 +3,14 @@
 from relaygr.kernels.cpu.beams import CpuBeams
 from relaygr.kernels.cpu.blocked import BlockedKernel
 from relaygr.kernels.cpu.parts import FlashRoute, PartRoute, TiledRoute
+from relaygr.kernels.cpu.recurrent import CpuRecurrent
 from relaygr.kernels.cpu.routes import AtenRoute, MatrixRoute, OneDnnRoute
 
 __all__ = [
     "AtenRoute",
     "BlockedKernel",
     "CpuBeams",
+    "CpuRecurrent",
     "FlashRoute",
     "MatrixRoute",
     "OneDnnRoute",
