@@ -135,6 +135,10 @@ def test_wide_beams_equal_both_baselines(name: str, widths: tuple[int, ...]) -> 
             assert error(got, replayed.step(*fed.all, search.ancestors.index)) <= limit
         assert materialised.state_bytes == widths[-1] * state.nbytes
         assert materialised.moved_bytes == sum(widths) * state.nbytes
+        materialised.restart(state)  # its buffers are used again, by fewer beams
+        materialised.fork(forks.parents[0][:3])
+        few = forks.tokens[0].pick(spec, slice(0, 3)).to(dtype)
+        assert error(materialised.step(*few.all), search.outs[0][:3]) <= limit
         assert torch.equal(state, forks.state.to(dtype))
 
 
@@ -295,6 +299,8 @@ def test_baselines_refuse_what_does_not_fit() -> None:
     materialised = MaterialisedBeams(forks.spec, forks.state.float())
     with pytest.raises(ValueError, match="3 rows, 1 beams"):
         materialised.step(*tokens.all)
+    with pytest.raises(RuntimeError, match="fork it before"):
+        materialised.step(*tokens.pick(forks.spec, slice(0, 1)).all)
     with pytest.raises(ValueError, match="rows of 1 beams"):
         materialised.convolve(torch.zeros(1, 4), torch.zeros(4, 4), None)
     with pytest.raises(ValueError, match="anc"):

@@ -6,6 +6,8 @@ and time, and are as fast as plain operators make them.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -17,8 +19,10 @@ REPLAY_BYTES = 64 << 20  # of the states that `ReplayedBeams` builds at a time
 class MaterialisedBeams:
     """One recurrent state and one window of convolution rows a beam, gathered by parent at each fork.
 
-    Changes: `fork` copies states and rows; `step` and `convolve` go on with them.
-    Raises: ValueError for shapes that do not fit.
+    Two buffers of states take turns and are kept for the next request, so that no run pays for fresh memory.
+
+    Changes: `fork` copies states and rows; `step` and `convolve` go on with them; `restart` begins anew.
+    Raises: ValueError for shapes that do not fit; RuntimeError for a step before the first fork.
 
     Args:
         state: [Hv, dk, dv] behind the prompt.
@@ -29,9 +33,15 @@ class MaterialisedBeams:
     """
 
     def __init__(self, spec: RecurrentSpec, state: Tensor, rows: Tensor | None = None) -> None:
-        if state.shape != spec.state_shape:
-            raise ValueError(f"state: {tuple(state.shape)}: expected {spec.state_shape}")
-        self.spec, self.moved_bytes = spec, 0
+        self.spec = spec
+        self._buffers: list[Tensor] = [state.new_empty(0), state.new_empty(0)]
+        self.restart(state, rows)
+
+    def restart(self, state: Tensor, rows: Tensor | None = None) -> None:
+        """Begin again behind another prompt, with one root."""
+        if state.shape != self.spec.state_shape:
+            raise ValueError(f"state: {tuple(state.shape)}: expected {self.spec.state_shape}")
+        self.moved_bytes, self._forked = 0, False
         self._states = state[None]  # [W, Hv, dk, dv]
         self._rows = None if rows is None else rows[None]  # [W, taps - 1, C]
 
@@ -50,7 +60,8 @@ class MaterialisedBeams:
 
     def fork(self, parents: Tensor) -> None:
         """New beam b continues old beam parents[b]; int64 [W']. The first fork is from the root, 0."""
-        self._states = self._states.index_select(0, parents)
+        self._states = torch.index_select(self._states, 0, parents, out=self._buffer(len(parents)))
+        self._forked = True
         if self._rows is not None:
             self._rows = self._rows.index_select(0, parents)
         self.moved_bytes += self.state_bytes + self.row_bytes
@@ -69,7 +80,18 @@ class MaterialisedBeams:
         check_tokens(self.spec, q, k, v, log_decay, beta, self._states[0])
         if q.shape[0] != self._states.shape[0]:
             raise ValueError(f"q: {q.shape[0]} rows, {self._states.shape[0]} beams")
+        if not self._forked:
+            raise RuntimeError("the root is the prompt's own state: fork it before a step")
         return advance(self.spec, self._states, q, k, v, log_decay, beta)
+
+    def _buffer(self, width: int) -> Tensor:
+        """[W, Hv, dk, dv], not the one in use."""
+        size = width * math.prod(self.spec.state_shape)
+        old, used = self._buffers
+        if old.numel() < size or old.dtype != self._states.dtype:
+            old = self._states.new_empty(size)
+        self._buffers = [used, old]
+        return old[:size].view(width, *self.spec.state_shape)
 
 
 class ReplayedBeams:

@@ -1,0 +1,159 @@
+"""`bench linear`: what one shared state with records saves against a recurrent state for every beam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from relaygr.bench.linear_operator import OperatorCase, OperatorCell, OperatorShape, Spread
+from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
+from relaygr.core.errors import ConfigError
+from relaygr.kernels.recurrent import FAMILIES, Family
+from relaygr.kernels.threads import serve_with_threads
+from relaygr.memory.recurrent import LinearBytes
+
+Tell = Callable[[str], None]
+# Decode speed-ups end to end that the OneLA paper states, on hardware and models it does not name.
+PUBLISHED_RATIOS = (1.54, 2.46)
+_RATE_REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LinearSpec:
+    """What is measured.
+
+    Attributes:
+        family: of the recurrence.
+        widths, dims, heads, rounds: the operator's grid; dims are dk and dv, heads are key and value heads.
+        runs: of each cell, after one that does not count.
+        replay: also measure beams that replay their suffix.
+        threads: of the products.
+
+    Raises:
+        ConfigError: naming the option, the value and the limit.
+    """
+
+    family: Family = "delta"
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    dims: tuple[int, ...] = (64, 128)
+    heads: tuple[int, ...] = (8, 16, 32)
+    rounds: tuple[int, ...] = (2, 3)
+    runs: int = 5
+    replay: bool = True
+    threads: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise ConfigError("--family", f"{self.family!r} is not one of {', '.join(FAMILIES)}")
+        for name in ("widths", "dims", "heads", "rounds"):
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise ConfigError(f"--{name}", f"{getattr(self, name)} must be numbers of at least 1")
+        for name in ("runs", "threads"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"--{name}", f"{getattr(self, name)} must be at least 1")
+
+
+QUICK = LinearSpec(widths=(256,), dims=(128,), heads=(16,), rounds=(2,), runs=7, replay=False)
+
+
+class EndToEndCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One width and prompt length on a hybrid decoder: the same search with records and with states.
+
+    Attributes:
+        prefill: of the prompt, the same for both.
+        records, materialised: all decode rounds.
+        record_bytes, materialised_bytes: of a request, states and convolution rows apart.
+        kv_bytes: of its full-attention layers, the same for both.
+        max_difference: of logits, relative to the largest.
+        same_sets: both found the same best semantic ids.
+    """
+
+    width: int
+    prompt: int
+    prefill: Spread
+    records: Spread
+    materialised: Spread
+    record_bytes: LinearBytes
+    materialised_bytes: LinearBytes
+    kv_bytes: int
+    max_difference: float
+    same_sets: bool
+
+    @property
+    def decode_ratio(self) -> float:
+        return self.materialised.median_ms / self.records.median_ms
+
+    @property
+    def total_ratio(self) -> float:
+        first = self.prefill.median_ms
+        return (first + self.materialised.median_ms) / (first + self.records.median_ms)
+
+
+class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured where.
+
+    Attributes:
+        operator: one layer's attention alone, reorder included.
+        end_to_end: the decode phase of whole searches; empty if not measured.
+        published_ratios: theirs, for comparison with `end_to_end`; the hardware is unknown.
+    """
+
+    machine: Machine
+    spec: dict[str, Any]
+    operator: tuple[OperatorCell, ...]
+    end_to_end: tuple[EndToEndCell, ...] = ()
+    published_ratios: tuple[float, float] = PUBLISHED_RATIOS
+
+    @property
+    def operator_ratio(self) -> float | None:
+        """The smallest at 256 beams, or at the width nearest to that."""
+        if not self.operator:
+            return None
+        width = min((c.width for c in self.operator), key=lambda w: (abs(w - 256), w))
+        return min(c.ratio for c in self.operator if c.width == width)
+
+    @property
+    def decode_ratios(self) -> tuple[float, float] | None:
+        """Smallest and largest end to end."""
+        found = [c.decode_ratio for c in self.end_to_end]
+        return (min(found), max(found)) if found else None
+
+
+def bench_linear(spec: LinearSpec, tell: Tell) -> LinearReport:
+    """Measure the operator's grid; states, tokens and parents are random."""
+    serve_with_threads(spec.threads)
+    tell("measuring the machine")
+    probe = MatrixProbe("fp32")
+    probe.measure(_RATE_REPEATS)
+    operator = _operator(spec, tell)
+    probe.measure(_RATE_REPEATS)
+    machine = describe_machine(MatrixGflopsByRoute(fp32=probe.rates()))
+    return LinearReport(machine=machine, spec=msgspec.to_builtins(spec), operator=operator)
+
+
+def quick_report(report: LinearReport) -> dict[str, float | None]:
+    """The figures by name, as other programs read them; None for what was not measured."""
+    least, most = report.decode_ratios or (None, None)
+    return {
+        "operator_ratio": report.operator_ratio,
+        "end_to_end_ratio_min": least,
+        "end_to_end_ratio_max": most,
+    }
+
+
+@torch.inference_mode()
+def _operator(spec: LinearSpec, tell: Tell) -> tuple[OperatorCell, ...]:
+    cells = []
+    for rounds in spec.rounds:
+        for dim in spec.dims:
+            for heads in spec.heads:
+                for width in spec.widths:
+                    tell(f"operator: {width} beams, {heads} heads of {dim} x {dim}, {rounds} rounds")
+                    shape = OperatorShape(spec.family, width, heads, dim, rounds)
+                    cells.append(OperatorCase(shape, spec.seed).measure(spec.runs, spec.replay))
+    return tuple(cells)

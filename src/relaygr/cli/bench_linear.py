@@ -1,0 +1,118 @@
+"""`relaygr bench linear`: beams on linear-attention layers, with and without a state for each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from relaygr.bench.linear import QUICK, LinearReport, LinearSpec, bench_linear, quick_report
+from relaygr.bench.linear_operator import OperatorCell
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
+from relaygr.core.errors import ConfigError
+from relaygr.core.units import MIB
+from relaygr.kernels.recurrent import Family
+
+_DEFAULT = LinearSpec()
+
+
+def linear(
+    *,
+    quick: bool = False,
+    family: Family = _DEFAULT.family,
+    widths: str = ",".join(map(str, _DEFAULT.widths)),
+    dims: str = ",".join(map(str, _DEFAULT.dims)),
+    heads: str = ",".join(map(str, _DEFAULT.heads)),
+    rounds: str = ",".join(map(str, _DEFAULT.rounds)),
+    runs: int = _DEFAULT.runs,
+    replay: bool = _DEFAULT.replay,
+    threads: int = _DEFAULT.threads,
+    seed: int = 0,
+    json: Path | None = None,
+) -> None:
+    """Time beams that share one recurrent state against beams with a state each, and compare their outputs.
+
+    Parameters
+    ----------
+    quick: bool
+        256 beams on 16 heads of 128 x 128, two rounds; the JSON has the ratios only.
+    family: Family
+        Recurrence: decayed, gated, delta (gated delta rule) or kda.
+    widths: str
+        Beams, numbers with commas between them.
+    dims: str
+        Key and value size of a head.
+    heads: str
+        Key and value heads.
+    rounds: str
+        Tokens fed to each beam.
+    runs: int
+        Of each cell, in turns; the median counts.
+    replay: bool
+        Also time beams that run their suffix again at each step.
+    threads: int
+        Of the matrix products.
+    json: Path | None
+        Also write the report to this file.
+    """
+    spec = replace(QUICK, family=family, threads=threads, seed=seed)
+    if not quick:
+        spec = LinearSpec(
+            family=family,
+            widths=_numbers("--widths", widths),
+            dims=_numbers("--dims", dims),
+            heads=_numbers("--heads", heads),
+            rounds=_numbers("--rounds", rounds),
+            runs=runs,
+            replay=replay,
+            threads=threads,
+            seed=seed,
+        )
+    check_file("--json", json)
+    with Console(stderr=True).status("starting") as status:
+        report = bench_linear(spec, lambda text: status.update(escape(text)))
+    write_json(json, quick_report(report) if quick else report)
+    console = Console()
+    machine = report.machine
+    console.print(f"{machine.cpu}, {machine.threads} threads, fp32, {spec.family}", highlight=False)
+    console.print(_table(report))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(option, f"{text!r} must be whole numbers with commas between them") from None
+
+
+def _table(report: LinearReport) -> Table:
+    title = "One layer's attention, T rounds with reorder: milliseconds, median"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    columns = "T,head,heads,W,records,states,replay,states/\nrec.,replay/\nrec.,MiB,states\nMiB,max\ndiff"
+    for name in columns.split(","):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in report.operator:
+        table.add_row(*_row(cell))
+    return table
+
+
+def _row(cell: OperatorCell) -> list[str]:
+    times = [cell.records, cell.materialised, cell.replayed]
+    replay = cell.replay_ratio
+    return [
+        str(cell.rounds),
+        str(cell.dim),
+        str(cell.heads),
+        str(cell.width),
+        *("-" if t is None else f"{t.median_ms:.1f}" for t in times),
+        f"{cell.ratio:.0f}x",
+        "-" if replay is None else f"{replay:.0f}x",
+        f"{cell.record_bytes / MIB:.1f}",
+        f"{cell.materialised_bytes / MIB:.0f}",
+        f"{cell.max_difference:.0e}",
+    ]

@@ -1,0 +1,152 @@
+"""`bench linear` on small shapes: the report can be read back, adds up, and its three ways agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from relaygr.bench import linear
+from relaygr.bench.linear import EndToEndCell, LinearReport, LinearSpec, quick_report
+from relaygr.bench.linear_operator import OperatorCase, OperatorShape, Spread
+from relaygr.bench.machine import Machine, MatrixGflops, MatrixGflopsByRoute, RouteGflops
+from relaygr.cli.main import main
+from relaygr.core.errors import BackendError, ConfigError
+from relaygr.kernels.recurrent import FAMILIES
+from relaygr.kernels.recurrent_select import choose_recurrent
+from relaygr.memory.recurrent import LinearBytes
+
+MACHINE = Machine(
+    cpu="some",
+    features=(),
+    cores=1,
+    threads=1,
+    memory_bytes=None,
+    matrix_gflops=MatrixGflops(),
+    matrix_gflops_by_route=MatrixGflopsByRoute(),
+    copy_gb_s=1.0,
+    torch="2",
+    python="3",
+    system="some",
+)
+
+
+class NoProbe:
+    """Takes no time."""
+
+    def __init__(self, dtype: str) -> None:
+        assert dtype == "fp32"
+
+    def measure(self, repeats: int) -> None:
+        assert repeats > 0
+
+    def rates(self) -> RouteGflops:
+        return RouteGflops(1.0)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> object:
+    """The machine itself is not measured here, and its threads stay as they were."""
+    monkeypatch.setattr(linear, "MatrixProbe", NoProbe)
+    monkeypatch.setattr(linear, "describe_machine", lambda _: MACHINE)
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def run(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "linear", *arguments])
+    assert not ended.value.code
+
+
+def test_the_report_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.json"
+    sizes = ["--widths", "5,20", "--dims", "16", "--heads", "2", "--rounds", "2,3", "--runs", "5"]
+    run("--family", "kda", "--json", str(file), *sizes)
+    report = msgspec.json.decode(file.read_bytes(), type=LinearReport)
+    assert [(c.rounds, c.width) for c in report.operator] == [(2, 5), (2, 20), (3, 5), (3, 20)]
+    for cell in report.operator:
+        slots = cell.width * cell.rounds
+        assert cell.record_bytes == 2 * 16 * 16 * 4 + slots * 3 * 2 * 16 * 4 + 4 * slots
+        assert cell.materialised_bytes == cell.width * 2 * 16 * 16 * 4
+        assert cell.max_difference <= 1e-5
+        assert cell.records.runs == cell.materialised.runs == 5
+        assert cell.records.min_ms <= cell.records.median_ms <= cell.records.max_ms
+        assert cell.replay_ratio is not None
+        assert cell.ratio == cell.materialised.median_ms / cell.records.median_ms
+    assert report.operator_ratio == min(c.ratio for c in report.operator if c.width == 20)
+    assert report.end_to_end == ()
+    assert "states" in capsys.readouterr().out
+
+
+def test_a_quick_report_has_the_ratios_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relaygr.cli.bench_linear.QUICK", replace(linear.QUICK, dims=(16,), heads=(2,)))
+    file = tmp_path / "report.json"
+    run("--quick", "--json", str(file))
+    found = msgspec.json.decode(file.read_bytes())
+    assert set(found) == {"operator_ratio", "end_to_end_ratio_min", "end_to_end_ratio_max"}
+    assert found["operator_ratio"] > 0
+    assert found["end_to_end_ratio_min"] is None
+
+
+def test_ratios_end_to_end_are_of_the_decode_phase() -> None:
+    def cell(states_ms: float, prefill_ms: float) -> EndToEndCell:
+        def spread(ms: float) -> Spread:
+            return Spread(median_ms=ms, min_ms=ms, max_ms=ms, runs=5)
+
+        return EndToEndCell(
+            width=64,
+            prompt=256,
+            prefill=spread(prefill_ms),
+            records=spread(10.0),
+            materialised=spread(states_ms),
+            record_bytes=LinearBytes(1, 2),
+            materialised_bytes=LinearBytes(3, 4),
+            kv_bytes=5,
+            max_difference=0.0,
+            same_sets=True,
+        )
+
+    report = LinearReport(machine=MACHINE, spec={}, operator=(), end_to_end=(cell(20, 10), cell(30, 0)))
+    assert report.end_to_end[0].total_ratio == 1.5
+    assert quick_report(report) == {
+        "operator_ratio": None,
+        "end_to_end_ratio_min": 2.0,
+        "end_to_end_ratio_max": 3.0,
+    }
+    assert report.published_ratios == (1.54, 2.46)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_ways_read_the_same(family: str) -> None:
+    case = OperatorCase(OperatorShape(family, 30, 2, 16, 3), 1)  # type: ignore[arg-type]
+    for ours, states, replays in zip(case.records(), case.materialised(), case.replayed(), strict=True):
+        torch.testing.assert_close(ours, states, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, replays, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("option", "fields"),
+    [
+        ("--family", {"family": "lstm"}),
+        ("--widths", {"widths": ()}),
+        ("--dims", {"dims": (0,)}),
+        ("--runs", {"runs": 0}),
+        ("--threads", {"threads": 0}),
+    ],
+)
+def test_options_are_checked(option: str, fields: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=option):
+        LinearSpec(**fields)  # type: ignore[arg-type]
+
+
+def test_the_kernel_is_chosen_by_device() -> None:
+    choice = choose_recurrent()
+    assert choice.kernel.name == "cpu"
+    assert choice.reason.startswith("cpu")
+    with pytest.raises(BackendError, match="'meta'"):
+        choose_recurrent("meta")
