@@ -1,4 +1,4 @@
-"""A layer of grouped-query attention, with Q/K/V fused; gated models multiply what was attended to by a gate."""
+"""A layer of grouped-query attention, Q/K/V fused; gated models gate what was attended to."""
 
 from __future__ import annotations
 
@@ -71,7 +71,9 @@ class AttentionLayer(DecoderLayer):
 
     def whole(self, x: Tensor, batch: int, rotation: Rotation) -> Tensor:
         *heads, gate = self._project(x, rotation, F.linear)
-        q, k, v = (part.view(batch, -1, *part.shape[1:]).transpose(1, 2) for part in heads if part is not None)
+        q, k, v = (
+            part.view(batch, -1, *part.shape[1:]).transpose(1, 2) for part in heads if part is not None
+        )
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.finish(x, _gated(attended.transpose(1, 2).flatten(0, 1), gate), F.linear)
 
