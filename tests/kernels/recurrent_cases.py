@@ -104,13 +104,14 @@ def sequential(spec: RecurrentSpec, tokens: Tokens, state: Tensor) -> tuple[Tens
     return torch.stack(outs) if outs else torch.zeros(tokens.v.shape, dtype=F64), state
 
 
-def error(got: Tensor, want: Tensor) -> float:
-    """Largest difference, relative to the largest number wanted."""
+def error(got: Tensor, want: Tensor, floor: float = 0.0) -> float:
+    """Largest difference, relative to the largest number wanted, or to `floor` where all of them cancel."""
     assert got.shape == want.shape
     assert torch.isfinite(got).all()
     if not want.numel():
         return 0.0
-    return float((got.double() - want.double()).abs().max() / want.double().abs().max())
+    scale = max(float(want.double().abs().max()), floor)
+    return float((got.double() - want.double()).abs().max()) / scale
 
 
 class Forks:

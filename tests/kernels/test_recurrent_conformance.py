@@ -114,8 +114,19 @@ def test_records_equal_states(name: str, kernel: str, widths: tuple[int, ...], s
     for dtype, limit in TOLERANCE.items():
         search = forks.search(dtype)
         for got, right in zip(search.run(KERNELS[kernel]), want, strict=True):
-            assert error(got, right) <= limit
+            # Values are N(0, 1); a lone beam's k and q may be all but orthogonal.
+            assert error(got, right, floor=0.1) <= limit
         assert search.records.moved_bytes == 0
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", ["delta", "kda"])
+def test_a_weak_decay_behind_strong_ones_is_not_lost(name: str, kernel: str) -> None:
+    """In fp32 the difference of sums of 280 is known to 3e-5 only; sums of what lies between are exact."""
+    forks = Forks(SPECS[name], (4,) * 8, 12, "strong")
+    forks.tokens[7].log_decay.fill_(-0.01)
+    got = forks.search(F32).run(KERNELS[kernel])[7]
+    assert error(got, forks.want()[7]) <= 1e-6
 
 
 @pytest.mark.parametrize("name", SPECS)
