@@ -61,13 +61,20 @@ class RecordedBeams:
 
 
 class MaterialisedStates:
-    """A state and convolution rows for every beam, gathered by parent before each step."""
+    """A state and convolution rows for every beam, gathered by parent before each step.
+
+    Changes: `restart` begins again behind a prompt, in the memory that is there.
+    """
 
     def __init__(self, spec: RecurrentSpec, state: PromptState) -> None:
         self.layers = [
             MaterialisedBeams(spec, state.state(layer), state.rows(layer))
             for layer in range(state.layout.layers)
         ]
+
+    def restart(self, state: PromptState) -> None:
+        for layer, beams in enumerate(self.layers):
+            beams.restart(state.state(layer), state.rows(layer))
 
     def convolve(self, layer: int, x: Tensor, weight: Tensor, anc: Tensor) -> Tensor:
         beams = self.layers[layer]
