@@ -81,6 +81,9 @@ def linear(
     machine = report.machine
     console.print(f"{machine.cpu}, {machine.threads} threads, fp32, {spec.family}", highlight=False)
     console.print(_table(report))
+    console.print(
+        "MiB: of a request's records with the prompt's state, then of a state for each beam", markup=False
+    )
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -93,7 +96,7 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
 def _table(report: LinearReport) -> Table:
     title = "One layer's attention, T rounds with reorder: milliseconds, median"
     table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    columns = "T,head,heads,W,records,states,replay,states/\nrec.,replay/\nrec.,MiB,states\nMiB,max\ndiff"
+    columns = "T,heads,W,records,states,replay,states/\nrecords,replay/\nrecords,MiB,MiB,max\ndiff"
     for name in columns.split(","):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in report.operator:
@@ -106,13 +109,16 @@ def _row(cell: OperatorCell) -> list[str]:
     replay = cell.replay_ratio
     return [
         str(cell.rounds),
-        str(cell.dim),
-        str(cell.heads),
+        f"{cell.heads}x{cell.dim}",
         str(cell.width),
-        *("-" if t is None else f"{t.median_ms:.1f}" for t in times),
-        f"{cell.ratio:.0f}x",
-        "-" if replay is None else f"{replay:.0f}x",
+        *("-" if t is None else _ms(t.median_ms) for t in times),
+        f"{cell.ratio:.1f}",
+        "-" if replay is None else f"{replay:.1f}",
         f"{cell.record_bytes / MIB:.1f}",
         f"{cell.materialised_bytes / MIB:.0f}",
         f"{cell.max_difference:.0e}",
     ]
+
+
+def _ms(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
