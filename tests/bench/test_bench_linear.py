@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from relaygr.bench import linear
-from relaygr.bench.linear import EndToEndCell, LinearReport, LinearSpec, quick_report
+from relaygr.bench.linear import LinearReport, LinearSpec, quick_report
+from relaygr.bench.linear_decode import SHAPE, DecodeBench, EndToEndCell
 from relaygr.bench.linear_operator import OperatorCase, OperatorShape, Spread
 from relaygr.bench.machine import Machine, MatrixGflops, MatrixGflopsByRoute, RouteGflops
 from relaygr.cli.main import main
@@ -18,6 +19,7 @@ from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.recurrent import FAMILIES
 from relaygr.kernels.recurrent_select import choose_recurrent
 from relaygr.memory.recurrent import LinearBytes
+from relaygr.models.decoder.linear_config import LinearConfig
 
 MACHINE = Machine(
     cpu="some",
@@ -52,9 +54,25 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> object:
     """The machine itself is not measured here, and its threads stay as they were."""
     monkeypatch.setattr(linear, "MatrixProbe", NoProbe)
     monkeypatch.setattr(linear, "describe_machine", lambda _: MACHINE)
+    monkeypatch.setattr(linear, "DecodeBench", small_bench)
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
+
+
+SIZES = (16, 16, 16)
+SMALL = msgspec.structs.replace(
+    SHAPE,
+    vocab_size=50,
+    hidden_size=32,
+    mlp_size=32,
+    head_dim=16,
+    linear=LinearConfig(layer_types=SHAPE.layer_types, key_heads=1, value_heads=2, key_dim=16, value_dim=16),
+)
+
+
+def small_bench(seed: int, longest: int, widest: int) -> DecodeBench:
+    return DecodeBench(seed, longest, widest, SMALL, SIZES, 600)
 
 
 def run(*arguments: str) -> None:
@@ -66,7 +84,8 @@ def run(*arguments: str) -> None:
 def test_the_report_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "report.json"
     sizes = ["--widths", "5,20", "--dims", "16", "--heads", "2", "--rounds", "2,3", "--runs", "5"]
-    run("--family", "kda", "--json", str(file), *sizes)
+    decode = ["--decode-widths", "4,9", "--prompts", "7,30"]
+    run("--family", "kda", "--json", str(file), *sizes, *decode)
     report = msgspec.json.decode(file.read_bytes(), type=LinearReport)
     assert [(c.rounds, c.width) for c in report.operator] == [(2, 5), (2, 20), (3, 5), (3, 20)]
     for cell in report.operator:
@@ -79,39 +98,61 @@ def test_the_report_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert cell.replay_ratio is not None
         assert cell.ratio == cell.materialised.median_ms / cell.records.median_ms
     assert report.operator_ratio == min(c.ratio for c in report.operator if c.width == 20)
-    assert report.end_to_end == ()
-    assert "states" in capsys.readouterr().out
+    assert [(c.prompt, c.width) for c in report.end_to_end] == [(7, 4), (7, 9), (30, 4), (30, 9)]
+    for cell in report.end_to_end:
+        assert cell.same_sets
+        assert cell.max_difference <= 1e-5
+        one = 3 * 2 * 16 * 16 * 4  # the states of three linear layers
+        slot = 3 * (16 + 32 + 2) * 4
+        assert cell.record_bytes.state == one + 2 * cell.width * slot
+        assert cell.materialised_bytes.state == cell.width * one
+        assert cell.record_bytes.convolution == 3 * 64 * 4 * (3 + 2 * cell.width)
+        assert cell.index_bytes == 4 * 2 * cell.width
+        assert cell.kv_bytes == 2 * 16 * 4 * (cell.prompt + 2 * cell.width)
+        assert cell.replay_ratio is not None
+    assert "Searches" in capsys.readouterr().out
+
+
+def test_searches_may_be_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    sizes = ["--widths", "5", "--dims", "16", "--heads", "2", "--rounds", "2", "--runs", "1"]
+    run("--json", str(file), "--decode-widths", "", *sizes)
+    assert msgspec.json.decode(file.read_bytes(), type=LinearReport).end_to_end == ()
 
 
 def test_a_quick_report_has_the_ratios_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("relaygr.cli.bench_linear.QUICK", replace(linear.QUICK, dims=(16,), heads=(2,)))
+    monkeypatch.setattr(
+        "relaygr.cli.bench_linear.QUICK", replace(linear.QUICK, dims=(16,), heads=(2,), prompts=(20,))
+    )
     file = tmp_path / "report.json"
     run("--quick", "--json", str(file))
     found = msgspec.json.decode(file.read_bytes())
     assert set(found) == {"operator_ratio", "end_to_end_ratio_min", "end_to_end_ratio_max"}
     assert found["operator_ratio"] > 0
-    assert found["end_to_end_ratio_min"] is None
+    assert found["end_to_end_ratio_min"] > 0
+    assert found["end_to_end_ratio_max"] > 0
 
 
 def test_ratios_end_to_end_are_of_the_decode_phase() -> None:
-    def cell(states_ms: float, prefill_ms: float) -> EndToEndCell:
+    def cell(states_ms: float, prefill_ms: float, width: int = 64) -> EndToEndCell:
         def spread(ms: float) -> Spread:
             return Spread(median_ms=ms, min_ms=ms, max_ms=ms, runs=5)
 
         return EndToEndCell(
-            width=64,
+            width=width,
             prompt=256,
             prefill=spread(prefill_ms),
             records=spread(10.0),
             materialised=spread(states_ms),
             record_bytes=LinearBytes(1, 2),
             materialised_bytes=LinearBytes(3, 4),
+            index_bytes=6,
             kv_bytes=5,
             max_difference=0.0,
             same_sets=True,
         )
 
-    report = LinearReport(machine=MACHINE, spec={}, operator=(), end_to_end=(cell(20, 10), cell(30, 0)))
+    report = LinearReport(machine=MACHINE, spec={}, operator=(), end_to_end=(cell(20, 10), cell(30, 0, 512)))
     assert report.end_to_end[0].total_ratio == 1.5
     assert quick_report(report) == {
         "operator_ratio": None,

@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers.models.llama import LlamaConfig, LlamaForCausalLM
 from transformers.models.qwen2 import Qwen2Config, Qwen2ForCausalLM
 from transformers.models.qwen3 import Qwen3Config, Qwen3ForCausalLM
+from transformers.models.qwen3_next import Qwen3NextConfig, Qwen3NextForCausalLM
 from transformers.utils import logging
 
 from relaygr.memory.beams import BeamPool
@@ -74,6 +75,45 @@ CASES = {
 }
 NAMES = sorted(CASES)
 
+_LINEAR = {
+    "num_experts": 0,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+}
+_L, _F = "linear_attention", "full_attention"
+HYBRIDS = {
+    "next": Case(Qwen3NextConfig, Qwen3NextForCausalLM, {**_LINEAR, "num_hidden_layers": 4}),
+    "next-ends-linear": Case(
+        Qwen3NextConfig,
+        Qwen3NextForCausalLM,
+        {
+            **_LINEAR,
+            "layer_types": [_L, _F, _L],
+            "linear_num_value_heads": 2,
+            "linear_conv_kernel_dim": 3,
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "linear",
+                "rope_theta": 5000.0,
+                "factor": 4.0,
+                "partial_rotary_factor": 0.5,
+            },
+        },
+    ),
+    "next-linear": Case(
+        Qwen3NextConfig,
+        Qwen3NextForCausalLM,
+        {**_LINEAR, "layer_types": [_L, _L], "num_hidden_layers": 2, "linear_num_key_heads": 1},
+    ),
+}
+CASES |= HYBRIDS
+HYBRID_NAMES = sorted(HYBRIDS)
+ALL_NAMES = sorted(CASES)
+
 
 @functools.cache
 def theirs(name: str, dtype: torch.dtype = torch.float32) -> Any:
@@ -84,9 +124,21 @@ def theirs(name: str, dtype: torch.dtype = torch.float32) -> Any:
     with torch.no_grad():
         for key, weight in sorted(model.named_parameters()):
             drawn = torch.randn(weight.shape, generator=generator)
-            scaled = 1 + drawn / 4 if "norm" in key else drawn / 10
-            weight.copy_(scaled.to(dtype))
+            weight.copy_(_scaled(key, drawn, name in HYBRIDS).to(dtype))
     return model
+
+
+def _scaled(key: str, drawn: Tensor, offset: bool) -> Tensor:
+    """Of a size that makes every weight matter; states last for tens of tokens."""
+    if "norm" in key:
+        return drawn / 4 if offset and "linear_attn" not in key else 1 + drawn / 4
+    if key.endswith(("A_log", "dt_bias")):
+        return drawn - 2
+    if offset and "embed" in key:
+        # What a linear layer reads is normalised, however little it is, so that rounding may turn its sign:
+        # in half width it must not be all there is.
+        return drawn / 1.5
+    return drawn / (2 if "conv1d" in key else 40 if "out_proj" in key else 10)
 
 
 @functools.cache
@@ -101,7 +153,7 @@ def ours(name: str, dtype: torch.dtype = torch.float32) -> Decoder:
 def their_logits(name: str, tokens: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Scores after every token of int64 [n] or [B, n]."""
     batch = tokens if tokens.dim() == 2 else tokens[None]
-    out: Tensor = theirs(name, dtype)(batch).logits
+    out: Tensor = theirs(name, dtype)(batch, use_cache=False).logits
     return out if tokens.dim() == 2 else out[0]
 
 
@@ -115,8 +167,8 @@ def store(model: Decoder, tokens: int) -> PrivateKv:
 
 def pool(model: Decoder, slots: int) -> BeamPool:
     config = model.config
-    one = 2 * config.num_layers * config.kv_size * model.dtype.itemsize
-    return BeamPool(config.num_layers, config.num_kv_heads, config.head_dim, model.dtype, slots * one)
+    one = 2 * config.full_layers * config.kv_size * model.dtype.itemsize
+    return BeamPool(config.full_layers, config.num_kv_heads, config.head_dim, model.dtype, slots * one)
 
 
 def prefilled(model: Decoder, tokens: Tensor, cuts: tuple[int, ...] = ()) -> tuple[Tensor, PrivateKv]:

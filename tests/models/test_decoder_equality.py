@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from decoder_cases import NAMES, apart, ours, pool, prefilled, prompt, store, their_logits, theirs
+from decoder_cases import ALL_NAMES, NAMES, apart, ours, pool, prefilled, prompt, store, their_logits, theirs
 
 from relaygr.generation.ancestors import Ancestors
 from relaygr.kernels.reference.beams import ReferenceBeams
@@ -78,7 +78,7 @@ def test_half_width_is_no_less_exact_than_the_published_implementation(name: str
     assert mine <= 1.1 * published
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_training_rows(name: str) -> None:
     tokens = torch.stack([prompt(33, seed) for seed in range(3)])
     got = ours(name).train_logits(tokens)
@@ -87,10 +87,12 @@ def test_training_rows(name: str) -> None:
     assert apart(part, got[..., 10:20]) <= 1e-6
 
 
-def test_training_moves_every_weight_and_what_was_served_before_stays_usable() -> None:
-    model = Decoder(ours("qwen3").config).init_weights(0)
+@pytest.mark.parametrize("name", ["next", "qwen3"])
+def test_training_moves_every_weight_and_what_was_served_before_stays_usable(name: str) -> None:
+    model = Decoder(ours(name).config).init_weights(0)
     with torch.inference_mode():
-        prefilled(model, prompt(20))
+        kv, state = store(model, 20), model.empty_state()
+        model.prefill([PromptRow(prompt(20), 0, kv, state)])
     model.train_logits(prompt(30)[None]).logsumexp(-1).sum().backward()
     assert all(weight.grad is not None and bool(weight.grad.any()) for weight in model.parameters())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_cases import NAMES, apart, changed, ours, prompt, their_logits
+from decoder_cases import ALL_NAMES, apart, changed, ours, prompt, their_logits
 
 from relaygr.core.errors import ConfigError
 from relaygr.models.decoder.config import RopeConfig
@@ -19,11 +19,12 @@ def _old_spelling(values: dict[str, Any]) -> None:
     rope = values.pop("rope_parameters")
     values["rope_theta"] = rope.pop("rope_theta")
     kind = rope.pop("rope_type")
+    values["partial_rotary_factor"] = rope.pop("partial_rotary_factor", None)
     values["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
     values["torch_dtype"] = values.pop("dtype")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL_NAMES)
 def test_the_older_spelling(name: str, tmp_path: Path, published: Callable[[str], Path]) -> None:
     folder = changed(published(name), tmp_path / "old", _old_spelling)
     model, version = open_decoder(folder)

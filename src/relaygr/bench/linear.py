@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import torch
 
-from relaygr.bench.linear_operator import OperatorCase, OperatorCell, OperatorShape, Spread
+from relaygr.bench.linear_decode import DecodeBench, EndToEndCell
+from relaygr.bench.linear_operator import OperatorCase, OperatorCell, OperatorShape
 from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
 from relaygr.core.errors import ConfigError
 from relaygr.kernels.recurrent import FAMILIES, Family
 from relaygr.kernels.threads import serve_with_threads
-from relaygr.memory.recurrent import LinearBytes
 
 Tell = Callable[[str], None]
 # Decode speed-ups end to end that the OneLA paper states, on hardware and models it does not name.
@@ -29,6 +29,7 @@ class LinearSpec:
     Attributes:
         family: of the recurrence.
         widths, dims, heads, rounds: the operator's grid; dims are dk and dv, heads are key and value heads.
+        decode_widths, prompts: of the searches on a hybrid decoder; no widths leave them out.
         runs: of each cell, after one that does not count.
         replay: also measure beams that replay their suffix.
         threads: of the products.
@@ -42,6 +43,8 @@ class LinearSpec:
     dims: tuple[int, ...] = (64, 128)
     heads: tuple[int, ...] = (8, 16, 32)
     rounds: tuple[int, ...] = (2, 3)
+    decode_widths: tuple[int, ...] = (64, 128, 256, 512)
+    prompts: tuple[int, ...] = (512, 2048, 8192, 16384)
     runs: int = 5
     replay: bool = True
     threads: int = 1
@@ -50,48 +53,26 @@ class LinearSpec:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ConfigError("--family", f"{self.family!r} is not one of {', '.join(FAMILIES)}")
-        for name in ("widths", "dims", "heads", "rounds"):
-            if not getattr(self, name) or min(getattr(self, name)) < 1:
-                raise ConfigError(f"--{name}", f"{getattr(self, name)} must be numbers of at least 1")
+        for name in ("widths", "dims", "heads", "rounds", "decode_widths", "prompts"):
+            numbers = getattr(self, name)
+            if (not numbers and name != "decode_widths") or min(numbers, default=1) < 1:
+                name = name.replace("_", "-")
+                raise ConfigError(f"--{name}", f"{numbers} must be numbers of at least 1")
         for name in ("runs", "threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name}", f"{getattr(self, name)} must be at least 1")
 
 
-QUICK = LinearSpec(widths=(256,), dims=(128,), heads=(16,), rounds=(2,), runs=7, replay=False)
-
-
-class EndToEndCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One width and prompt length on a hybrid decoder: the same search with records and with states.
-
-    Attributes:
-        prefill: of the prompt, the same for both.
-        records, materialised: all decode rounds.
-        record_bytes, materialised_bytes: of a request, states and convolution rows apart.
-        kv_bytes: of its full-attention layers, the same for both.
-        max_difference: of logits, relative to the largest.
-        same_sets: both found the same best semantic ids.
-    """
-
-    width: int
-    prompt: int
-    prefill: Spread
-    records: Spread
-    materialised: Spread
-    record_bytes: LinearBytes
-    materialised_bytes: LinearBytes
-    kv_bytes: int
-    max_difference: float
-    same_sets: bool
-
-    @property
-    def decode_ratio(self) -> float:
-        return self.materialised.median_ms / self.records.median_ms
-
-    @property
-    def total_ratio(self) -> float:
-        first = self.prefill.median_ms
-        return (first + self.materialised.median_ms) / (first + self.records.median_ms)
+QUICK = LinearSpec(
+    widths=(256,),
+    dims=(128,),
+    heads=(16,),
+    rounds=(2,),
+    decode_widths=(64, 512),
+    prompts=(2048,),
+    runs=7,
+    replay=False,
+)
 
 
 class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,21 +100,27 @@ class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def decode_ratios(self) -> tuple[float, float] | None:
-        """Smallest and largest end to end."""
-        found = [c.decode_ratio for c in self.end_to_end]
-        return (min(found), max(found)) if found else None
+        """End to end, the smallest at the fewest beams and the largest at the most."""
+        if not self.end_to_end:
+            return None
+        widths = [c.width for c in self.end_to_end]
+        least = min(c.decode_ratio for c in self.end_to_end if c.width == min(widths))
+        return least, max(c.decode_ratio for c in self.end_to_end if c.width == max(widths))
 
 
 def bench_linear(spec: LinearSpec, tell: Tell) -> LinearReport:
-    """Measure the operator's grid; states, tokens and parents are random."""
+    """Measure the operator's grid on random tokens, then searches on a decoder of random weights."""
     serve_with_threads(spec.threads)
     tell("measuring the machine")
     probe = MatrixProbe("fp32")
     probe.measure(_RATE_REPEATS)
     operator = _operator(spec, tell)
+    end_to_end = _end_to_end(spec, tell)
     probe.measure(_RATE_REPEATS)
     machine = describe_machine(MatrixGflopsByRoute(fp32=probe.rates()))
-    return LinearReport(machine=machine, spec=msgspec.to_builtins(spec), operator=operator)
+    return LinearReport(
+        machine=machine, spec=msgspec.to_builtins(spec), operator=operator, end_to_end=end_to_end
+    )
 
 
 def quick_report(report: LinearReport) -> dict[str, float | None]:
@@ -156,4 +143,17 @@ def _operator(spec: LinearSpec, tell: Tell) -> tuple[OperatorCell, ...]:
                     tell(f"operator: {width} beams, {heads} heads of {dim} x {dim}, {rounds} rounds")
                     shape = OperatorShape(spec.family, width, heads, dim, rounds)
                     cells.append(OperatorCase(shape, spec.seed).measure(spec.runs, spec.replay))
+    return tuple(cells)
+
+
+def _end_to_end(spec: LinearSpec, tell: Tell) -> tuple[EndToEndCell, ...]:
+    if not spec.decode_widths:
+        return ()
+    bench, cells = DecodeBench(spec.seed, max(spec.prompts), max(spec.decode_widths)), []
+    for prompt in spec.prompts:
+        tell(f"search: prefill of {prompt} tokens")
+        case = bench.case(prompt, spec.runs)
+        for width in spec.decode_widths:
+            tell(f"search: {width} beams behind {prompt} tokens")
+            cells.append(case.measure(width, spec.runs, spec.replay))
     return tuple(cells)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from relaygr.bench.linear import QUICK, LinearReport, LinearSpec, bench_linear, quick_report
 from relaygr.bench.linear_operator import OperatorCell
+from relaygr.cli.bench_linear_tables import decode_table, milliseconds
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
@@ -29,6 +30,8 @@ def linear(
     dims: str = ",".join(map(str, _DEFAULT.dims)),
     heads: str = ",".join(map(str, _DEFAULT.heads)),
     rounds: str = ",".join(map(str, _DEFAULT.rounds)),
+    decode_widths: str = ",".join(map(str, _DEFAULT.decode_widths)),
+    prompts: str = ",".join(map(str, _DEFAULT.prompts)),
     runs: int = _DEFAULT.runs,
     replay: bool = _DEFAULT.replay,
     threads: int = _DEFAULT.threads,
@@ -40,7 +43,8 @@ def linear(
     Parameters
     ----------
     quick: bool
-        256 beams on 16 heads of 128 x 128, two rounds; the JSON has the ratios only.
+        256 beams on 16 heads of 128 x 128, two rounds, and searches of 64 and 512 beams behind 2,048 tokens;
+        the JSON has the ratios only.
     family: Family
         Recurrence: decayed, gated, delta (gated delta rule) or kda.
     widths: str
@@ -51,6 +55,10 @@ def linear(
         Key and value heads.
     rounds: str
         Tokens fed to each beam.
+    decode_widths: str
+        Beams of whole searches on a hybrid decoder of random weights; empty leaves them out.
+    prompts: str
+        Prompt tokens of these searches.
     runs: int
         Of each cell, in turns; the median counts.
     replay: bool
@@ -68,6 +76,8 @@ def linear(
             dims=_numbers("--dims", dims),
             heads=_numbers("--heads", heads),
             rounds=_numbers("--rounds", rounds),
+            decode_widths=_numbers("--decode-widths", decode_widths),
+            prompts=_numbers("--prompts", prompts),
             runs=runs,
             replay=replay,
             threads=threads,
@@ -81,6 +91,8 @@ def linear(
     machine = report.machine
     console.print(f"{machine.cpu}, {machine.threads} threads, fp32, {spec.family}", highlight=False)
     console.print(_table(report))
+    if report.end_to_end:
+        console.print(decode_table(report))
     console.print(
         "MiB: of a request's records with the prompt's state, then of a state for each beam", markup=False
     )
@@ -88,7 +100,7 @@ def linear(
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        return tuple(int(part) for part in text.split(",") if text.strip())
     except ValueError:
         raise ConfigError(option, f"{text!r} must be whole numbers with commas between them") from None
 
@@ -111,14 +123,10 @@ def _row(cell: OperatorCell) -> list[str]:
         str(cell.rounds),
         f"{cell.heads}x{cell.dim}",
         str(cell.width),
-        *("-" if t is None else _ms(t.median_ms) for t in times),
+        *("-" if t is None else milliseconds(t.median_ms) for t in times),
         f"{cell.ratio:.1f}",
         "-" if replay is None else f"{replay:.1f}",
         f"{cell.record_bytes / MIB:.1f}",
         f"{cell.materialised_bytes / MIB:.0f}",
         f"{cell.max_difference:.0e}",
     ]
-
-
-def _ms(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"

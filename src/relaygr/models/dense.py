@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -62,15 +63,40 @@ class PlainNorm(nn.Module):
 
 
 class RmsNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) times a scale, over the last axis, computed in fp32."""
+    """x / sqrt(mean(x^2) + eps) times a scale, over the last axis, computed in fp32.
+
+    Attributes:
+        neutral: the weight that changes nothing.
+    """
+
+    neutral: ClassVar[float] = 1.0
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
 
+    @property
+    def scale(self) -> Tensor:
+        """What rows are multiplied by, [size]."""
+        return self.weight
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x.to(self.weight.dtype), x.shape[-1:], self.weight, self.eps).to(x.dtype)
+        return F.rms_norm(x.to(self.weight.dtype), x.shape[-1:], self.scale, self.eps).to(x.dtype)
+
+
+class OffsetRmsNorm(RmsNorm):
+    """As `RmsNorm`, but multiplies by 1 + weight, so that zeros change nothing."""
+
+    neutral = 0.0
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__(size, eps)
+        nn.init.zeros_(self.weight)
+
+    @property
+    def scale(self) -> Tensor:
+        return 1 + self.weight
 
 
 class ReluStack(nn.Module):

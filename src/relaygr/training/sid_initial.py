@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from relaygr.models.decoder.attention import AttentionLayer
 from relaygr.models.decoder.decoder import Decoder
-from relaygr.models.decoder.layer import DecoderLayer
 
 _SHARP_PAIRS = 3  # fastest rotating pairs, which tell a neighbour from the next but one
 _STILL = 1.0  # radians within the longest prompt
@@ -66,6 +66,8 @@ def start_from_repeating(model: Decoder, seed: int) -> None:
     sharp = torch.zeros(dim // 2)
     sharp[: min(_SHARP_PAIRS, dim // 2)] = 1.0
     first, second = model.layers[0], model.layers[1]
+    assert isinstance(first, AttentionLayer)
+    assert isinstance(second, AttentionLayer)
     _scale(first, _SCALE_BEFORE)
     _scale(second, _SCALE_MATCH)
     content = _slowest(basis.content, dim)
@@ -94,14 +96,14 @@ def _slowest(rows: Tensor, dim: int) -> Tensor:
     return out
 
 
-def _scale(layer: DecoderLayer, value: float) -> None:
+def _scale(layer: AttentionLayer, value: float) -> None:
     if layer.q_norm is not None and layer.k_norm is not None:
         layer.q_norm.weight.fill_(value)
         layer.k_norm.weight.fill_(value)
 
 
 def _head(
-    layer: DecoderLayer, kv_head: int, query: Tensor, key: Tensor, value: Tensor, output: Tensor
+    layer: AttentionLayer, kv_head: int, query: Tensor, key: Tensor, value: Tensor, output: Tensor
 ) -> None:
     """Set one K/V head and the query heads that read it: maps [d, D], the output [D, d] in sum."""
     config = layer.config

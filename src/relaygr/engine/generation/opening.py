@@ -28,6 +28,7 @@ from relaygr.generation.catalogue.versions import Catalogues, Check
 from relaygr.generation.recipe import RECIPE_FILE, open_recipe
 from relaygr.generation.requests import GenerateRequest
 from relaygr.kernels.beam_select import choose_beams
+from relaygr.kernels.recurrent_select import choose_recurrent
 from relaygr.kernels.select import DTYPES, choose
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.huggingface import open_decoder
@@ -59,6 +60,10 @@ def open_generator(
     """
     dtype = DTYPES[config.dtype] if config.dtype != "auto" else choose(kernel, "auto").dtype
     decoder, model_fp = open_decoder(Path(config.model), dtype)
+    if decoder.config.linear is not None:
+        raise ConfigError(
+            config.model, "prompts of a model with linear layers are not kept by the engine yet"
+        )
     choose_kernels(decoder, config, kernel)
     return make_generator(
         decoder, model_fp, config, host, clock, open_vocabulary(Path(config.model), decoder.config.vocab_size)
@@ -71,6 +76,8 @@ def choose_kernels(decoder: Decoder, config: GeneratorConfig, kernel: str = "aut
     choice = choose_beams(shape.num_heads, shape.num_kv_heads, shape.head_dim, decoder.dtype, kernel)
     decoder.kernel, decoder.mode = choice.kernel, config.attention
     log.info("beam kernel: %s", choice.reason)
+    if shape.linear is not None:
+        decoder.recurrent = choose_recurrent(decoder.device).kernel
 
 
 def make_generator(

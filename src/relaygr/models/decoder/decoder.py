@@ -8,7 +8,8 @@ fill a CPU's cores already. Prompt rows also have the same bits in whatever chun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -17,55 +18,88 @@ from torch import Tensor, nn
 
 from relaygr.kernels.beams import BeamKernel, Mode
 from relaygr.kernels.cpu import CpuBeams
+from relaygr.kernels.cpu.recurrent import CpuRecurrent
 from relaygr.kernels.linear import Linear, choose_linear, steady
+from relaygr.kernels.recurrent import RecurrentKernel
+from relaygr.memory.records import BeamRecords
+from relaygr.memory.recurrent import PromptState
+from relaygr.models.decoder.attention import AttentionLayer
+from relaygr.models.decoder.batch import Kernels, beam_batch, joined, prompt_batch, wide
 from relaygr.models.decoder.config import DecoderConfig
+from relaygr.models.decoder.delta import Convolution, Decay, DeltaLayer
 from relaygr.models.decoder.head import ColumnScores
-from relaygr.models.decoder.layer import DecoderLayer, Projection
+from relaygr.models.decoder.layer import DecoderLayer, Projection, make_norm
+from relaygr.models.decoder.linear_config import LayerKind
 from relaygr.models.decoder.rope import RopeTable, Rotation
 from relaygr.models.decoder.rows import BeamRows, PromptRow
+from relaygr.models.decoder.state_beams import (
+    MaterialisedStates,
+    RecordedBeams,
+    ReplayedStates,
+    StateBeams,
+    StateMode,
+)
 from relaygr.models.dense import RmsNorm
 
 _Row = TypeVar("_Row", PromptRow, BeamRows)
 
 
 class Decoder(nn.Module):
-    """A Qwen3, Qwen2 or Llama style decoder.
+    """A Qwen3, Qwen2, Llama or Qwen3-Next style decoder.
 
     Args:
         config: its shape.
         kernel: attention back-end.
         mode: how beams attend to their shared prompt.
+        recurrent: linear-attention back-end, for a model with such layers.
+
+    Attributes:
+        state_mode: how beams know what came before them on linear layers; all but "records" are baselines.
 
     Serving calls run without autograd, change no weights, and raise ValueError for rows that do not fit the
     model or their stores. Their result for a request does not depend on the other rows of the call.
     """
 
-    def __init__(self, config: DecoderConfig, kernel: BeamKernel | None = None, mode: Mode = "auto") -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        kernel: BeamKernel | None = None,
+        mode: Mode = "auto",
+        recurrent: RecurrentKernel | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         self.kernel: BeamKernel = CpuBeams() if kernel is None else kernel
         self.mode: Mode = mode
+        self.recurrent: RecurrentKernel = CpuRecurrent() if recurrent is None else recurrent
+        self.state_mode: StateMode = "records"
         self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers: Sequence[DecoderLayer] = nn.ModuleList(  # type: ignore[assignment]
-            DecoderLayer(config) for _ in range(config.num_layers)
+            _layers(config)
         )
-        self.norm = RmsNorm(config.hidden_size, config.norm_eps)
+        self.norm = make_norm(config, config.hidden_size)
         size, tied = config.hidden_size, config.tie_embeddings
         self.head = None if tied else Projection(size, config.vocab_size, False)
         self._scores = ColumnScores()
-        self.rope = RopeTable(config.rope, config.head_dim, config.max_positions)
+        self.rope = RopeTable(config.rope, config.rotary_dim, config.max_positions)
 
     def init_weights(self, seed: int, deviation: float = 0.02) -> Decoder:
-        """Normal weights, unit norms, zero biases; the same for a seed."""
+        """Normal weights, norms that change nothing, zero biases; the same for a seed."""
         generator = torch.Generator(device="cpu").manual_seed(seed)
         with torch.no_grad():
             for name, weight in sorted(self.named_parameters()):
-                if name.endswith("bias"):
+                module = self.get_submodule(name.rpartition(".")[0])
+                if isinstance(module, RmsNorm):
+                    weight.fill_(module.neutral)
+                elif isinstance(module, (Decay, Convolution)):
+                    continue
+                elif name.endswith("bias"):
                     weight.zero_()
-                elif weight.dim() == 1:
-                    weight.fill_(1.0)
                 else:
                     weight.copy_(torch.randn(weight.shape, generator=generator) * deviation)
+            for module in self.modules():
+                if isinstance(module, (Decay, Convolution)):
+                    module.init_weights(generator)
         return self
 
     @property
@@ -83,13 +117,35 @@ class Decoder(nn.Module):
         return self.embed.weight.device
 
     def cast(self, dtype: torch.dtype) -> Decoder:
-        """Matrices and biases in `dtype`; the scales of the norms stay in fp32."""
+        """Matrices and biases in `dtype`; norms and decays stay in fp32."""
         with torch.no_grad():
             for module in self.modules():
-                if not isinstance(module, RmsNorm):
+                if not isinstance(module, (RmsNorm, Decay)):
                     for weight in module.parameters(recurse=False):
                         weight.data = weight.data.to(dtype)
         return self
+
+    def empty_state(self) -> PromptState | None:
+        """What linear layers keep of a prompt, before its first token; None if there are no such layers."""
+        layout = self.config.recurrent_layout(self.dtype)
+        return None if layout is None else PromptState(layout, self.device)
+
+    def state_beams(self, state: PromptState, records: BeamRecords | None = None) -> StateBeams:
+        """How the beams of one request, behind its prompt's state, are to know their linear layers' past.
+
+        Args:
+            records: the request's own, for the mode "records".
+        """
+        if self.config.linear is None:
+            raise ValueError("state: this model has no linear layers")
+        spec = self.config.linear.spec
+        if self.state_mode == "materialise":
+            return MaterialisedStates(spec, state)
+        if self.state_mode == "replay":
+            return ReplayedStates(spec, state)
+        if records is None:
+            raise ValueError("records: must be given")
+        return RecordedBeams(self.recurrent, spec, state, records)
 
     @torch.inference_mode()
     def prefill(self, rows: Sequence[PromptRow]) -> Tensor:
@@ -134,17 +190,11 @@ class Decoder(nn.Module):
     def hidden(self, tokens: Tensor) -> Tensor:
         """Normalised hidden states [B, n, D] of whole rows, int64 [B, n], under autograd."""
         batch, length = tokens.shape
-        config = self.config
         once = self.rope.run(0, length, self.device)
         rotation = Rotation(once.cos.repeat(batch, 1, 1), once.sin.repeat(batch, 1, 1))
         x = self._embedded([tokens.flatten()])
         for layer in self.layers:
-            q, k, v = (
-                part.reshape(batch, length, -1, config.head_dim).transpose(1, 2)
-                for part in layer.project(x, rotation, F.linear)
-            )
-            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-            x = layer.finish(x, attended.transpose(1, 2).flatten(0, 1), F.linear)
+            x = layer.whole(x, batch, rotation)
         out: Tensor = self.norm(x).view(batch, length, -1)
         return out
 
@@ -165,93 +215,50 @@ class Decoder(nn.Module):
     def _stacked(self, parts: list[Tensor]) -> Tensor:
         if not parts:
             return torch.empty(0, self.config.hidden_size, device=self.device)
-        return _joined(parts)
+        return joined(parts)
 
     def _linear(self) -> Linear:
         return choose_linear(self.dtype, self.device.type).linear
 
+    def _kernels(self) -> Kernels:
+        return Kernels(self.kernel, self.recurrent, self.mode)
+
     def _prompt(self, rows: Sequence[PromptRow], output: bool) -> Tensor | None:
-        alone, spans = self._linear(), _spans([len(row.tokens) for row in rows])
+        alone = self._linear()
         linear = steady(alone) if self.device.type == "cpu" else alone
         x = self._embedded([row.tokens for row in rows])
         places = [self.rope.run(row.cached, len(row.tokens), self.device) for row in rows]
-        rotation = Rotation(_joined([p.cos for p in places]), _joined([p.sin for p in places]))
+        batch = prompt_batch(rows, places, linear, alone, self._kernels())
         *early, final = self.layers
-        for i, layer in enumerate(early):
-            q, k, v = layer.project(x, rotation, linear)
-            attended = [
-                self._causal(i, row, q[at], k[at], v[at]) for row, at in zip(rows, spans, strict=True)
-            ]
-            x = layer.finish(x, _joined(attended), linear)
-        k, v = final.remember(x, rotation, linear)
-        for row, at in zip(rows, spans, strict=True):
-            row.store.write(len(early), row.cached, k[at], v[at])
-        if not output:
-            return None
-        last = torch.tensor([at.stop - 1 for at in spans], device=self.device)
-        at_last = Rotation(rotation.cos[last], rotation.sin[last])
-        q = final.query(x[last], at_last, alone)
-        attended = [
-            self._causal_last(len(early), row, q[i : i + 1], k[at], v[at])
-            for i, (row, at) in enumerate(zip(rows, spans, strict=True))
-        ]
-        out: Tensor = self.norm(final.finish(x[last], _joined(attended), alone))
+        for layer in early:
+            x = layer.prompt(x, batch)
+        out: Tensor | None = None
+        if output:
+            out = self.norm(final.last(x, batch))
+        else:
+            final.remember(x, batch)
+        batch.commit()
         return out
 
     def _beams(self, rows: Sequence[BeamRows]) -> Tensor:
-        linear, spans = self._linear(), _spans([len(row.tokens) for row in rows])
         x = self._embedded([row.tokens for row in rows])
         places = [self.rope.run(row.position, 1, self.device) for row in rows]
-        widths = [at.stop - at.start for at in spans]
-        rotation = places[0] if len(rows) == 1 else _repeated(places, widths)
-        slots = [row.own.rows(row.anc) for row in rows]
-        for i, layer in enumerate(self.layers):
-            q, k, v = layer.project(x, rotation, linear)
-            attended = []
-            for row, at, anc in zip(rows, spans, slots, strict=True):
-                row.own.write(i, row.depth, k[at], v[at])
-                shared = row.prompt.read(i, row.prompt_tokens)
-                own = row.own.keys(i), row.own.values(i)
-                attended.append(self.kernel.beams(q[at], shared, row.prompt_tokens, *own, anc, self.mode))
-            x = layer.finish(x, _joined(attended), linear)
+        batch = beam_batch(rows, places, self._linear(), self._kernels())
+        for layer in self.layers:
+            x = layer.beams(x, batch)
         out: Tensor = self.norm(x)
         return out
 
-    def _causal(self, layer: int, row: PromptRow, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        row.store.write(layer, row.cached, k, v)
-        past = row.store.read(layer, row.cached + len(k)) if row.cached else None
-        return self.kernel.causal(q, k, v, past, row.cached)
-
-    def _causal_last(self, layer: int, row: PromptRow, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of the row's last token [1, Hq, d] alone: a single beam, which owns that token."""
-        before = row.cached + len(k) - 1
-        shared = row.store.read(layer, before + 1)
-        anc = torch.zeros(1, 1, dtype=torch.int32, device=q.device)
-        return self.kernel.beams(q, shared, before, k[-1:], v[-1:], anc, "split")
-
     def _embedded(self, tokens: Sequence[Tensor]) -> Tensor:
         """Rows of the table, as fp32 or wider: what the layers add up is not rounded on its way."""
-        return _wide(F.embedding(_joined(tokens), self.embed.weight))
+        return wide(F.embedding(joined(tokens), self.embed.weight))
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
-
-
-def _spans(lengths: Sequence[int]) -> list[slice]:
-    spans, start = [], 0
-    for length in lengths:
-        spans.append(slice(start, start + length))
-        start += length
-    return spans
-
-
-def _repeated(places: Sequence[Rotation], widths: Sequence[int]) -> Rotation:
-    """One position a request, for each of its beams."""
-    counts = torch.tensor(widths, device=places[0].cos.device)
-    cos, sin = (torch.cat([getattr(p, name) for p in places]) for name in ("cos", "sin"))
-    return Rotation(cos.repeat_interleave(counts, 0), sin.repeat_interleave(counts, 0))
+def _layers(config: DecoderConfig) -> Iterator[DecoderLayer]:
+    counts: Counter[LayerKind] = Counter()
+    for kind in config.layer_types:
+        if kind == "linear_attention" and config.linear is not None:
+            yield DeltaLayer(config, counts[kind], config.linear)
+        else:
+            yield AttentionLayer(config, counts[kind])
+        counts[kind] += 1

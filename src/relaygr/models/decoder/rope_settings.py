@@ -8,23 +8,33 @@ from relaygr.core.errors import ConfigError
 from relaygr.models.decoder.config import RopeConfig, RopeKind
 from relaygr.models.decoder.keys import Keys
 
-_BASE = 10000.0  # of all three families, if a file leaves it out
+_BASE = 10000.0  # of all families, if a file leaves it out
 _ORIGINAL = "original_max_position_embeddings"
-_KNOWN = {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor", _ORIGINAL}
+_PART = "partial_rotary_factor"
+_KNOWN = {
+    "rope_type",
+    "type",
+    "rope_theta",
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    _ORIGINAL,
+    _PART,
+}
 
 
-def read_rope(keys: Keys) -> RopeConfig:
+def read_rope(keys: Keys, part: float | None = None) -> RopeConfig:
     """The rotary settings of a `config.json`.
+
+    Args:
+        part: share of a head that is turned if the file leaves it out; None refuses any but whole heads.
 
     Raises:
         ConfigError: an unknown kind or setting, or two spellings that contradict each other.
     """
-    spelt = [_read_one(keys, name) for name in ("rope_parameters", "rope_scaling") if keys.get(name)]
+    spelt = [_read_one(keys, name, part) for name in ("rope_parameters", "rope_scaling") if keys.get(name)]
     if not spelt:
-        try:
-            return RopeConfig(theta=keys.number("rope_theta", _BASE))
-        except ConfigError as error:
-            raise keys.refuse("rope_theta", str(error)) from error
+        return _read_one(keys, None, part)
     if spelt[0] != spelt[-1]:
         raise keys.refuse("rope_scaling", "contradicts rope_parameters")
     return spelt[0]
@@ -39,17 +49,22 @@ def write_rope(rope: RopeConfig) -> dict[str, Any]:
         scaling["low_freq_factor"] = rope.low_freq_factor
         scaling["high_freq_factor"] = rope.high_freq_factor
         scaling[_ORIGINAL] = rope.original_positions
+    if rope.part != 1:
+        scaling[_PART] = rope.part
     values = {"rope_theta": rope.theta, "rope_parameters": scaling | {"rope_theta": rope.theta}}
     return values if rope.kind == "default" else values | {"rope_scaling": scaling}
 
 
-def _read_one(keys: Keys, name: str) -> RopeConfig:
-    inner = keys.below(name)
-    _refuse_unknown(keys, inner)
+def _read_one(keys: Keys, name: str | None, part: float | None) -> RopeConfig:
+    inner = keys.below(name) if name else Keys(keys.path, {})
+    for key, value in inner.values.items():
+        if key not in _KNOWN and value is not None:
+            raise inner.refuse(key, f"{value!r} is not implemented")
     kind = inner.get("rope_type", inner.get("type", "default"))
     if kind not in get_args(RopeKind):
         raise inner.refuse("rope_type", f"{kind!r} is not one of {', '.join(get_args(RopeKind))}")
     fields: dict[str, Any] = {"theta": _theta(keys, inner), "kind": cast("RopeKind", kind)}
+    fields["part"] = _part(keys, inner, part)
     if kind != "default":
         fields["factor"] = inner.number("factor")
     if kind == "llama3":
@@ -59,7 +74,7 @@ def _read_one(keys: Keys, name: str) -> RopeConfig:
     try:
         return RopeConfig(**fields)
     except ConfigError as error:
-        raise keys.refuse(name, str(error)) from error
+        raise keys.refuse(name or "rope_theta", str(error)) from error
 
 
 def _theta(keys: Keys, inner: Keys) -> float:
@@ -69,10 +84,13 @@ def _theta(keys: Keys, inner: Keys) -> float:
     return inner.number("rope_theta") if inside is not None else keys.number("rope_theta", _BASE)
 
 
-def _refuse_unknown(keys: Keys, inner: Keys) -> None:
+def _part(keys: Keys, inner: Keys, default: float | None) -> float:
+    if default is not None:
+        outside, inside = keys.get(_PART), inner.get(_PART)
+        if outside is not None and inside is not None and outside != inside:
+            raise inner.refuse(_PART, f"{inside!r} contradicts {_PART}, {outside!r}")
+        return inner.number(_PART) if inside is not None else keys.number(_PART, default)
     for place in (keys, inner):
-        if place.number("partial_rotary_factor", 1.0) != 1.0:
-            raise place.refuse("partial_rotary_factor", "heads that are turned in part are not implemented")
-    for key, value in inner.values.items():
-        if key not in _KNOWN and key != "partial_rotary_factor" and value is not None:
-            raise inner.refuse(key, f"{value!r} is not implemented")
+        if place.number(_PART, 1.0) != 1.0:
+            raise place.refuse(_PART, "heads that are turned in part are not implemented for this family")
+    return 1.0

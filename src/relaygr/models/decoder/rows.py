@@ -8,6 +8,8 @@ from typing import Protocol
 from torch import Tensor
 
 from relaygr.kernels.interface import KvStore
+from relaygr.memory.recurrent import PromptState
+from relaygr.models.decoder.state_beams import StateBeams
 
 
 class BeamStore(Protocol):
@@ -35,17 +37,23 @@ class PromptRow:
         tokens: int64 [k], k >= 1, at positions [cached, cached + k).
         cached: tokens whose K/V `store` already holds.
         store: gets the K/V of the new tokens.
+        state: of a model with linear layers: stands behind the cached tokens, and behind the new ones after
+            the call. It is left as it was by a call that fails.
     """
 
     tokens: Tensor
     cached: int
     store: KvStore
+    state: PromptState | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.dim() != 1 or not len(self.tokens):
             raise ValueError(f"tokens: {list(self.tokens.shape)} must be [k] with k >= 1")
         if self.cached < 0:
             raise ValueError(f"cached: {self.cached} must not be negative")
+        if self.state is not None and self.state.tokens != self.cached:
+            told = f"the state stands behind {self.state.tokens} tokens and cannot be cut back"
+            raise ValueError(f"cached: {self.cached}, but {told}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +68,7 @@ class BeamRows:
         own: gets the K/V of the codes, beam b in slot b of this depth.
         anc: int32 [W, depth]; column j - 1 is the slot of a beam's ancestor at depth j, counted from 0 in
             each depth; the last is its own.
+        linear: of a model with linear layers: the prompt's state and what these beams left on it.
     """
 
     tokens: Tensor
@@ -69,6 +78,7 @@ class BeamRows:
     prompt_tokens: int
     own: BeamStore
     anc: Tensor
+    linear: StateBeams | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.dim() != 1 or not len(self.tokens):

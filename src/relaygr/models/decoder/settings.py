@@ -11,12 +11,14 @@ import torch
 from relaygr.core.errors import ConfigError
 from relaygr.models.decoder.config import DecoderConfig, Family
 from relaygr.models.decoder.keys import Keys
+from relaygr.models.decoder.linear_settings import HEAD_DIM, ROTARY_PART, read_linear, write_linear
 from relaygr.models.decoder.rope_settings import read_rope, write_rope
 
 ARCHITECTURES: dict[Family, str] = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "qwen3_next": "Qwen3NextForCausalLM",
 }
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _OWN_KEY = "relaygr"  # what other readers of the file do not know
@@ -38,20 +40,22 @@ def read_settings(path: Path, data: bytes) -> DecoderConfig:
     family = _family(keys)
     _refuse_unknown_maths(keys, family)
     size, heads = keys.count("hidden_size"), keys.count("num_attention_heads")
-    if keys.get("head_dim") is None and size % heads:
+    hybrid = family == "qwen3_next"
+    if keys.get("head_dim") is None and size % heads and not hybrid:
         raise keys.refuse("head_dim", f"is missing, and {heads} heads do not divide hidden_size, {size}")
     own = keys.below(_OWN_KEY)
     fields = {
         "vocab_size": keys.count("vocab_size"),
         "hidden_size": size,
         "mlp_size": keys.count("intermediate_size"),
-        "num_layers": keys.count("num_hidden_layers"),
+        "num_layers": (layers := keys.count("num_hidden_layers")),
         "num_heads": heads,
         "num_kv_heads": keys.count("num_key_value_heads", heads if family == "llama" else None),
-        "head_dim": keys.count("head_dim", size // heads),
+        "head_dim": keys.count("head_dim", HEAD_DIM if hybrid else size // heads),
         "max_positions": keys.count("max_position_embeddings"),
     }
-    rope = read_rope(keys)
+    rope = read_rope(keys, ROTARY_PART if hybrid else None)
+    linear = read_linear(keys, layers) if hybrid else None
     try:
         return DecoderConfig(
             family=family,
@@ -60,6 +64,7 @@ def read_settings(path: Path, data: bytes) -> DecoderConfig:
             tie_embeddings=keys.flag("tie_word_embeddings"),
             attention_bias=True if family == "qwen2" else keys.flag("attention_bias"),
             level_heads=own.flag("level_heads"),
+            linear=linear,
             **fields,
         )
     except ConfigError as error:
@@ -98,6 +103,8 @@ def write_settings(config: DecoderConfig, dtype: torch.dtype) -> bytes:
         values["use_sliding_window"] = False
     if config.family != "qwen2":
         values["attention_bias"] = config.attention_bias
+    if config.linear is not None:
+        values |= write_linear(config.linear) | {"partial_rotary_factor": config.rope.part}
     if config.level_heads:
         values[_OWN_KEY] = {"level_heads": True}
     return msgspec.json.format(msgspec.json.encode(values), indent=2) + b"\n"
@@ -118,7 +125,10 @@ def _refuse_unknown_maths(keys: Keys, family: Family) -> None:
     """Refuse every setting that would change a result and is not implemented."""
     if keys.get("hidden_act", "silu") != "silu":
         raise keys.refuse("hidden_act", f"{keys.get('hidden_act')!r} is not implemented, only 'silu'")
-    for key in ("num_experts", "num_local_experts", "n_routed_experts", "moe_intermediate_size"):
+    experts = {"num_local_experts", "n_routed_experts", "num_experts", "moe_intermediate_size"}
+    if family == "qwen3_next":  # where files without experts still give their size; see `read_linear`
+        experts -= {"num_experts", "moe_intermediate_size"}
+    for key in sorted(experts):
         if keys.get(key):
             raise keys.refuse(key, f"{keys.get(key)!r}: mixtures of experts are not implemented")
     for key in ("quantization_config", "compression_config"):
@@ -137,8 +147,10 @@ def _refuse_unknown_maths(keys: Keys, family: Family) -> None:
 def _refuse_windows(keys: Keys, family: Family) -> None:
     """A window that is set but switched off, as the Qwen files have it, is none."""
     kinds = keys.get("layer_types", [])
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        raise keys.refuse("layer_types", f"{kinds!r}: only full_attention is implemented")
+    if family != "qwen3_next" and (
+        not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)
+    ):
+        raise keys.refuse("layer_types", f"{kinds!r}: only full_attention is implemented for {family}")
     if keys.flag("use_sliding_window"):
         raise keys.refuse("use_sliding_window", "sliding windows are not implemented")
     if family == "llama" and keys.get("sliding_window"):

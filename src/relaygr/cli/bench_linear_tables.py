@@ -1,0 +1,48 @@
+"""The table of whole searches of `relaygr bench linear`."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.table import Table
+
+from relaygr.bench.linear import LinearReport
+from relaygr.bench.linear_decode import EndToEndCell
+from relaygr.core.units import MIB
+
+
+def decode_table(report: LinearReport) -> Table:
+    """One row a width and prompt length."""
+    least, most = report.published_ratios
+    title = "Searches on a hybrid decoder, the decode phase: milliseconds, median"
+    caption = f"a paper states {least}-{most} for states/records, on hardware and models it does not name"
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    columns = (
+        "prompt,W,prefill,records,states,replay,states/\nrecords,replay/\nrecords,with\nprefill,"
+        "MiB,MiB,max\ndiff,same"
+    )
+    for name in columns.split(","):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in report.end_to_end:
+        table.add_row(*_row(cell))
+    return table
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _row(cell: EndToEndCell) -> list[str]:
+    times = [cell.prefill, cell.records, cell.materialised, cell.replayed]
+    replay = cell.replay_ratio
+    return [
+        str(cell.prompt),
+        str(cell.width),
+        *("-" if t is None else milliseconds(t.median_ms) for t in times),
+        f"{cell.decode_ratio:.2f}",
+        "-" if replay is None else f"{replay:.2f}",
+        f"{cell.total_ratio:.2f}",
+        f"{cell.record_bytes.total / MIB:.1f}",
+        f"{cell.materialised_bytes.total / MIB:.0f}",
+        f"{cell.max_difference:.0e}",
+        "yes" if cell.same_sets else "no",
+    ]
