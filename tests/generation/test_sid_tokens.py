@@ -50,7 +50,7 @@ def test_patterns_are_looked_up(patterns: tuple[str, ...]) -> None:
         (TokenSpec(bases=(0, 1)), "token 1 is in levels 1 and 2; set overlap"),
         (TokenSpec(bases=(0, -1)), "level 2: -1, limit 0"),
         (TokenSpec(bases=(0, 1 << 70)), "limit 0 to 2147483647"),
-        (TokenSpec(bases=(0, (1 << 31) - 1)), "limit 0 to 2147483647"),
+        (TokenSpec(bases=(0, (1 << 31) - 1)), "level 2: code 1 is token 2147483648, limit 2147483647"),
         (TokenSpec(tables=((1, 2),)), "tables: 1 levels"),
         (TokenSpec(tables=((1, 2), (3,))), "level 2: 1 tokens, expected 2"),
         (TokenSpec(tables=((1, 1), (3, 4))), "level 1: token 1 stands for 2 codes"),

@@ -57,10 +57,10 @@ class Beams:
 
     def __init__(self, model: Decoder, held: Prompt, widths: tuple[int, ...]) -> None:
         self.model, self.held, self.position = model, held, held.state.tokens
-        self.ancestors = Ancestors(len(widths), max(widths))
+        self.ancestors, self.width = Ancestors(widths), max(widths)
         own = None
         if model.config.full_layers:
-            own = pool(model, len(widths) * max(widths)).reserve(len(widths), max(widths))
+            own = pool(model, sum(widths)).reserve(widths)
         self.own: BeamStore = cast("BeamStore", NoKv()) if own is None else own
         self.records = record_pool(model, sum(widths)).reserve(widths)
         assert self.records is not None

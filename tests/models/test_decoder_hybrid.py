@@ -145,7 +145,7 @@ def test_beams_with_strangers_equal_beams_alone(dtype: torch.dtype) -> None:
     def step(all_of: list[Beams], seed: int, first: bool) -> Tensor:
         rows = []
         for one in all_of:
-            width = one.ancestors.width
+            width = one.width
             parents = torch.zeros(width, dtype=torch.int64) if first else torch.arange(width) // 2
             rows.append(one.rows(parents, prompt(width, seed=seed)))
         return model.step(rows)

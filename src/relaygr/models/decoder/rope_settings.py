@@ -74,7 +74,8 @@ def _read_one(keys: Keys, name: str | None, part: float | None) -> RopeConfig:
     try:
         return RopeConfig(**fields)
     except ConfigError as error:
-        raise keys.refuse(name or "rope_theta", str(error)) from error
+        spelt = name or ("rope_theta" if error.path == "rope.theta" else "rope_parameters")
+        raise keys.refuse(spelt, str(error)) from error
 
 
 def _theta(keys: Keys, inner: Keys) -> float:
