@@ -142,6 +142,7 @@ def test_the_folder_makes_a_catalogue_with_the_sizes_of_the_build(tmp_path: Path
     found = open_catalogue(tmp_path / "catalogue")
     assert found.index.sizes == sids.sizes
     assert found.index.n_items == len(sids.item_ids)
+    assert found.header.codebooks == sids.codebooks.digest
 
 
 def test_build_from_a_ranker(tmp_path: Path) -> None:

@@ -85,9 +85,10 @@ def build(
     spec = _tokens(tokens, first_tokens)
     if as_of is not None and not 0 <= as_of <= began_s:
         raise ConfigError("--as-of", f"{as_of:g}, limit 0 to now ({began_s:.0f})")
-    name = source.name
+    name, codebooks = source.name, ""
     if source.is_dir() and (source / SIDS_FILE).exists():
-        sizes = sizes or open_sids(source)[0].sizes
+        sids = open_sids(source)[0]
+        sizes, codebooks = sizes or sids.sizes, sids.codebooks.digest
         source = source / TABLE_FILE
     options = ReadOptions(form=form, levels=levels, text_ids=text_ids, flags=flags, first_tokens=first_tokens)
     found = open_source(source, options)
@@ -95,7 +96,11 @@ def build(
     if spec is not None and spec.patterns is None:
         spec.resolve(built.index.sizes)
     catalogue = make_catalogue(
-        built.index, tokens=spec, source=name, as_of_s=began_s if as_of is None else as_of
+        built.index,
+        tokens=spec,
+        source=name,
+        codebooks=codebooks,
+        as_of_s=began_s if as_of is None else as_of,
     )
     write_catalogue(out, catalogue)
     console = Console()

@@ -24,6 +24,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         template: tokens around the codes of a history.
         max_prompt_tokens: of a prompt, template included; older items are left out.
         sids: digest of the build of semantic ids that the model was trained on.
+        codebooks: digest of its codebooks, which items that are added leave as they are; empty if unknown.
     """
 
     format_version: int = FORMAT_VERSION
@@ -32,6 +33,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     template: PromptTemplate
     max_prompt_tokens: int
     sids: str
+    codebooks: str = ""
 
     @property
     def levels(self) -> int:

@@ -30,6 +30,7 @@ def recipe_of(sids: SemanticIds, digest: str, max_items: int) -> Recipe:
         template=PromptTemplate(before=(BEGIN_TOKEN,)),
         max_prompt_tokens=1 + max_items * sids.levels,
         sids=digest,
+        codebooks=sids.codebooks.digest,
     )
 
 

@@ -69,6 +69,7 @@ def test_a_trained_models_recipe_fills_what_the_catalogue_leaves_open(tmp_path: 
             template=template,
             max_prompt_tokens=1 + 4 * len(sizes),
             sids="",
+            codebooks="mine",
         ),
         tmp_path,
     )
@@ -84,6 +85,9 @@ def test_a_trained_models_recipe_fills_what_the_catalogue_leaves_open(tmp_path: 
     assert answer.prompt_tokens <= 1 + 4 * len(sizes)
     own = make_catalogue(catalogue().index, tokens=bases, template=PromptTemplate(after=(0,)))
     assert words.template_of(own) == PromptTemplate(after=(0,))
+    generator.catalogues.install(make_catalogue(catalogue(1).index, codebooks="mine"))
+    with pytest.raises(LoadError, match="codebooks other, the model learned mine"):
+        generator.catalogues.install(make_catalogue(catalogue(2).index, codebooks="other"))
     generator.close()
 
 

@@ -83,6 +83,7 @@ class Vocabulary:
         tokenize: makes prompts of texts; None refuses them.
         template: around the codes of a history, for catalogues that have none.
         history_tokens: longest prompt of a history that the model was trained on; 0 sets no limit.
+        codebooks: digest of those whose codes the model was trained on; empty if unknown.
     """
 
     codes: SidTokenMap | None = None
@@ -90,6 +91,7 @@ class Vocabulary:
     tokenize: Tokenize | None = None
     template: PromptTemplate = field(default_factory=PromptTemplate)
     history_tokens: int = 0
+    codebooks: str = ""
 
     def of(self, catalogue: Catalogue) -> SidTokenMap:
         """The tokens of a catalogue's codes.

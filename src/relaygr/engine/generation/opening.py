@@ -22,7 +22,7 @@ from relaygr.engine.generation.seats import Generated
 from relaygr.engine.tiers import NO_HOST
 from relaygr.generation.catalogue.artefact import Catalogue
 from relaygr.generation.catalogue.errors import LoadError
-from relaygr.generation.catalogue.fit import expect_levels, expect_template, expect_tokens
+from relaygr.generation.catalogue.fit import expect_codebooks, expect_levels, expect_template, expect_tokens
 from relaygr.generation.catalogue.settings import CatalogueSettings
 from relaygr.generation.catalogue.versions import Catalogues, Check
 from relaygr.generation.recipe import RECIPE_FILE, open_recipe
@@ -100,6 +100,7 @@ def make_generator(
     checks: list[Check] = [
         expect_tokens(words.codes, vocab_size, words.token),
         expect_template(words.template_of, vocab_size),
+        expect_codebooks(words.codebooks),
     ]
     if words.codes is not None:
         checks.append(expect_levels([len(table) for table in words.codes.tables]))
@@ -180,7 +181,8 @@ def open_vocabulary(folder: Path, vocab_size: int) -> Vocabulary:
         return Vocabulary(None, token, tokenize)
     recipe = open_recipe(folder)
     codes = recipe.sid_token_map.resolve(recipe.sizes, token, vocab_size)
-    return Vocabulary(codes, token, tokenize, recipe.template, recipe.max_prompt_tokens)
+    longest = recipe.max_prompt_tokens
+    return Vocabulary(codes, token, tokenize, recipe.template, longest, recipe.codebooks)
 
 
 def _tokenizer(path: Path) -> Any:

@@ -57,6 +57,7 @@ def make_catalogue(
     tokens: TokenSpec | None = None,
     template: PromptTemplate | None = None,
     source: str = "",
+    codebooks: str = "",
     as_of_s: float | None = None,
 ) -> Catalogue:
     """Describe and hash an index. `as_of_s` is the time of its data in Unix seconds, by default now."""
@@ -72,6 +73,7 @@ def make_catalogue(
         tokens=tokens,
         template=template or PromptTemplate(),
         source=source,
+        codebooks=codebooks,
         as_of_s=now if as_of_s is None else as_of_s,
         created_at_s=now,
     )

@@ -22,6 +22,20 @@ def expect_levels(sizes: Sequence[int]) -> Callable[[Catalogue], None]:
     return check
 
 
+def expect_codebooks(expected: str) -> Callable[[Catalogue], None]:
+    """A check that a catalogue's semantic ids are those that the model learned; it raises LoadError.
+
+    Where either does not say whose they are, nothing is checked.
+    """
+
+    def check(catalogue: Catalogue) -> None:
+        found = catalogue.header.codebooks
+        if expected and found and found != expected:
+            raise LoadError(f"its semantic ids are of codebooks {found}, the model learned {expected}")
+
+    return check
+
+
 def expect_tokens(
     expected: SidTokenMap | None, vocab_size: int, tokenizer: Tokenizer | None = None
 ) -> Callable[[Catalogue], None]:

@@ -32,6 +32,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         flags: names of filters, ascending.
         tokens: the tokens of codes; template: what surrounds codes in a prompt.
         source: what it was made of, in words.
+        codebooks: digest of the codebooks that the semantic ids are of; empty if unknown.
         as_of_s: Unix seconds of the data. Items withdrawn since then are still denied.
         created_at_s: Unix seconds.
         content: BLAKE2b-128 of the arrays, levels, flags, tokens and template: the version of the catalogue.
@@ -50,6 +51,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tokens: TokenSpec | None
     template: PromptTemplate
     source: str
+    codebooks: str = ""
     as_of_s: float
     created_at_s: float
     content: str = ""

@@ -77,6 +77,14 @@ class Codebooks:
     def sizes(self) -> tuple[int, ...]:
         return tuple(len(each) for each in self.centroids)
 
+    @property
+    def digest(self) -> str:
+        """BLAKE2b-128 of all that decides on codes, in hexadecimal; items that are added leave it alone."""
+        found = hashlib.blake2b(repr((self.sizes, self.normalise)).encode(), digest_size=16)
+        for array in (*self.centroids, self.mean):
+            found.update(np.ascontiguousarray(array, dtype="<f4").tobytes())
+        return found.hexdigest()
+
     def prepare(self, embeddings: Float32s) -> Float32s:
         """What the first level quantises, [n, D].
 
