@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from engine_models import CONFIG, PAGE_TOKENS, dense_logits, events, history, make_engine
+from engine_models import CONFIG, dense_logits, events, history, make_engine
 
 from relaygr.core.errors import RelayError, RequestError
 from relaygr.engine.engine import Engine
 from relaygr.engine.history import UserHistory
 from relaygr.engine.requests import Path, RankRequest, RankResult
+from relaygr.models.window import PAGE_EVENTS
 
 ITEMS = np.arange(12)
 
@@ -203,7 +204,8 @@ def test_long_histories_are_anchored() -> None:
         again = engine.rank(request(shorter))
         assert again.served.path is Path.HIT
         assert close(again.logits, result.logits)
-    assert full == 1 + -(-(390 - 160) // PAGE_TOKENS)  # one rebuild a stride: a quarter row, whole pages
+    stride = -(-40 // PAGE_EVENTS) * PAGE_EVENTS  # a quarter row, rounded up to whole pages
+    assert full == 1 + -(-(390 - 160) // stride)  # one rebuild a stride
 
 
 def test_a_model_that_rewrites_the_past_is_never_reused() -> None:

@@ -31,6 +31,7 @@ KERNELS: dict[str, tuple[Kernel, torch.dtype, float]] = {
 if OneDnnRoute.available(torch.float32):
     KERNELS["onednn-fp32"] = (BlockedKernel(OneDnnRoute()), torch.float32, 1e-5)
     KERNELS["onednn-fp32-bitwise"] = (BlockedKernel(OneDnnRoute(), bitwise=True), torch.float32, 1e-5)
+if OneDnnRoute.available(torch.bfloat16):
     KERNELS["onednn-bf16"] = (BlockedKernel(OneDnnRoute()), torch.bfloat16, BF16_BOUND)
 
 _SIZES: dict[str, Any] = {

@@ -83,7 +83,7 @@ class MatrixProbe:
         self.dtype = dtype
         generator = torch.Generator().manual_seed(0)
         self._a, self._b = (torch.randn(size, size, generator=generator).to(DTYPES[dtype]) for _ in range(2))
-        self._onednn = _onednn(DTYPES[dtype])
+        self._onednn = OneDnnRoute() if OneDnnRoute.available(DTYPES[dtype]) else None
         self._aten_ms: list[float] = []
         self._onednn_ms: list[float] = []
 
@@ -117,18 +117,6 @@ class MatrixProbe:
 
     def _run_onednn(self) -> object:
         return None if self._onednn is None else self._onednn.linear(self._a, self._b, None)
-
-
-def _onednn(dtype: torch.dtype) -> OneDnnRoute | None:
-    """The route, where the library has it and this processor's instructions suffice for `dtype`."""
-    if not OneDnnRoute.available(dtype):
-        return None
-    route, some = OneDnnRoute(), torch.ones(32, 32, dtype=dtype)
-    try:
-        route.linear(some, some, None)
-    except RuntimeError:
-        return None
-    return route
 
 
 def copy_gb_s(repeats: int = 5) -> float:

@@ -7,6 +7,7 @@ and picks.
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -160,6 +161,17 @@ class AtenRoute(MatrixRoute):
 _NO_SCALARS: list[Any] = []
 
 
+@functools.cache
+def _onednn_computes(dtype: torch.dtype) -> bool:
+    """Processors without the instructions refuse some types when a product is made, and not before."""
+    some = torch.ones(32, 32, dtype=dtype)
+    try:
+        torch.ops.mkldnn._linear_pointwise.default(some, some, None, "none", _NO_SCALARS, "")
+    except RuntimeError:
+        return False
+    return True
+
+
 class OneDnnRoute(MatrixRoute):
     """One fused product per head: scores leave the multiplier already activated."""
 
@@ -171,11 +183,11 @@ class OneDnnRoute(MatrixRoute):
 
     @staticmethod
     def available(dtype: torch.dtype) -> bool:
-        """Whether this build of torch has the fused product for `dtype`."""
+        """Whether this build of torch has the fused product for `dtype`, and this processor computes it."""
         if dtype not in (torch.float32, torch.bfloat16):
             return False
         has_library: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        return has_library and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        return has_library and hasattr(torch.ops.mkldnn, "_linear_pointwise") and _onednn_computes(dtype)
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out: Tensor = self._pointwise(x, weight, bias, "none", _NO_SCALARS, "")

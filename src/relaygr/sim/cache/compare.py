@@ -72,8 +72,9 @@ def compare(
             raise ConfigError("policies", f"{needed!r} is missing: the others are compared with it")
     capacities = [Capacity(f"{100 * share:g}%", share=share) for share in SHARES]
     tables = []
-    for scan in (0.0, spec.scan or SCAN):
-        trace = generate(replace(spec, scan=scan))
+    # Both are made before the first is replayed, so that one that is too large is refused at once.
+    for one_spec in [replace(spec, scan=scan) for scan in (0.0, spec.scan or SCAN)]:
+        trace, scan = generate(one_spec), one_spec.scan
         curve = draw(
             trace,
             policies,
