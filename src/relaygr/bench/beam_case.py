@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.core.ids import Fingerprint
@@ -21,6 +20,7 @@ from relaygr.generation.catalogue.tokens import stacked
 from relaygr.generation.catalogue.versions import Catalogues
 from relaygr.generation.requests import GenerateRequest
 from relaygr.generation.search import Search
+from relaygr.kernels.select import DTYPES
 from relaygr.models.decoder.config import DecoderConfig, RopeConfig
 from relaygr.models.decoder.decoder import Decoder
 
@@ -38,7 +38,6 @@ SHAPE = DecoderConfig(
     rope=RopeConfig(theta=1_000_000.0),
     max_positions=8192,
 )
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def make_decoder(dtype: str, seed: int) -> Decoder:

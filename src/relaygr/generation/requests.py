@@ -30,11 +30,6 @@ _INPUTS = ("user", "token_ids", "history", "text")
 _MAX_SEED = (1 << 63) - 1
 
 
-def canonical_field(name: str) -> str:
-    """The field that `name` stands for; itself if it is no alias."""
-    return ALIASES.get(name, name)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """Semantic ids and items for one prompt; exactly one of `user`, `token_ids`, `history` and `text`.
