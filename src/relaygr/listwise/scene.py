@@ -1,0 +1,93 @@
+"""All that generators and evaluators see of one request: candidates in pointwise order, values, rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from relaygr.core.errors import RequestError
+from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
+from relaygr.listwise.masks import Walk
+from relaygr.listwise.pool import Pool
+from relaygr.listwise.request import SlateAsk, seed_of
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One request over candidates in the order of pointwise rank: column 0 has the highest value.
+
+    Attributes:
+        ask: the request.
+        pool: the candidates, sorted by (value descending, caller's index ascending).
+        value: float64 [C], pointwise values V; they never ascend.
+        walk: the rules over exactly these columns.
+        columns: int64 [C], the caller's index of each column.
+        fallback: int32 [length], the rule-repaired pointwise list as columns; None while it is being made.
+    """
+
+    ask: SlateAsk
+    pool: Pool
+    value: Float64
+    walk: Walk
+    columns: Int64
+    fallback: Int32 | None = None
+    _cache: dict[str, Float64] = field(default_factory=dict, compare=False, repr=False)
+
+    def __len__(self) -> int:
+        """C."""
+        return len(self.pool)
+
+    @property
+    def length(self) -> int:
+        """Positions to fill; less than asked for if the rules leave no more."""
+        return self.walk.length
+
+    @property
+    def cosine(self) -> Float64:
+        """Cosines of all pairs of candidates, exactly symmetric, 1 on the diagonal. float64 [C, C]
+
+        Raises:
+            RequestError: the pool has no vectors.
+        """
+        if "cosine" not in self._cache:
+            if self.pool.vectors is None:
+                raise RequestError("vectors", "are needed for similarities, and the pool has none")
+            vectors = self.pool.vectors.astype(np.float64)
+            vectors /= np.sqrt(np.einsum("cd,cd->c", vectors, vectors))[:, None]
+            matrix = vectors @ vectors.T
+            matrix = np.clip(0.5 * (matrix + matrix.T), -1.0, 1.0)
+            np.fill_diagonal(matrix, 1.0)
+            self._cache["cosine"] = matrix
+        return self._cache["cosine"]
+
+    @property
+    def similarity(self) -> Float64:
+        """(1 + cosine) / 2: in [0, 1], unit diagonal, positive semi-definite. float64 [C, C]"""
+        if "similarity" not in self._cache:
+            self._cache["similarity"] = 0.5 * (1.0 + self.cosine)
+        return self._cache["similarity"]
+
+    def seed(self, generator: str) -> int:
+        """Of the request's id and the generator; below 2**64."""
+        return seed_of(self.ask.request_id, generator)
+
+    def with_fallback(self, picks: Int32) -> Scene:
+        return replace(self, fallback=picks)
+
+    def narrow(self, columns: Int64, favoured: Bool | None = None, at_least: int = 0) -> Scene:
+        """The same request over some columns, which ascend and hold the fallback if there is one."""
+        fallback = None if self.fallback is None else np.searchsorted(columns, self.fallback).astype(np.int32)
+        return Scene(
+            self.ask,
+            self.pool.select(columns),
+            self.value[columns],
+            self.walk.narrow(columns, favoured, at_least),
+            self.columns[columns],
+            fallback,
+        )
+
+    def top(self, m: int) -> Int64:
+        """The first m columns and those of the fallback, ascending: a full list exists among them."""
+        head = np.arange(min(m, len(self)), dtype=np.int64)
+        return head if self.fallback is None else np.union1d(head, self.fallback.astype(np.int64))
