@@ -58,7 +58,7 @@ def case(
     authors: int = 0,
     vectors: int = 0,
 ) -> Case:
-    """A request of a seed, with up to the given numbers of everything; `soft` is the share of priced rules."""
+    """A request of a seed, with up to the given numbers; `soft` is the share of priced rules."""
     rng = np.random.default_rng(seed)
     # Small cases vary in size, so that some pools are barely long enough.
     count = candidates if candidates > 20 else int(rng.integers(1, candidates + 1))
@@ -115,14 +115,23 @@ def one_rule(
             rule |= {"attribute": attribute, "values": values, "count": int(rng.integers(1, within + 1))}
             rule |= {"within": within, "scope": scope}
         case "maximum":
-            rule |= {"attribute": attribute, "values": values, "count": int(rng.integers(0, 4)), "scope": scope}
+            rule |= {
+                "attribute": attribute,
+                "values": values,
+                "count": int(rng.integers(0, 4)),
+                "scope": scope,
+            }
         case "slot":
             every = int(rng.integers(1, 6)) if rng.random() < 0.3 else None
             positions = {int(place) for place in rng.integers(0, every or length + 2, 2)}
             rule |= {"attribute": "class", "values": values, "positions": sorted(positions), "every": every}
             rule |= {"exclusive": bool(rng.random() < 0.5), "scope": scope}
         case "pin":
-            rule |= {"item": int(rng.choice(ids)), "position": int(rng.integers(0, length + 2)), "scope": scope}
+            rule |= {
+                "item": int(rng.choice(ids)),
+                "position": int(rng.integers(0, length + 2)),
+                "scope": scope,
+            }
         case "pairs":
             rule["attribute"] = attribute if rng.random() < 0.4 else None
             source = np.arange(max(authors, 3)) if rule["attribute"] else ids

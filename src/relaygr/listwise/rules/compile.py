@@ -166,7 +166,11 @@ def _pairs(rule: Pairs, ground: Ground, pins: Pins) -> Automaton | None:
     values, shown = ground.ids, ground.shown_ids
     if rule.attribute is not None:
         values, shown = ground.column(rule.name, rule.attribute)
-    pairs = BlockedPairs(rule.name, ground.length, values, shown, pairs=rule.pairs, pins=pins)
+    listed = np.array(rule.pairs, dtype=np.int64)
+    there = listed[np.isin(listed, np.concatenate([values, shown])).all(axis=1)]
+    if not len(there):
+        return None
+    pairs = BlockedPairs(rule.name, ground.length, values, shown, pairs=there, pins=pins)
     return None if pairs.idle else pairs
 
 

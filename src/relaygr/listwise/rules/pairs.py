@@ -16,7 +16,7 @@ class BlockedPairs(Automaton):
     Args:
         values: int64 [C], ids or attribute values.
         shown: int64 [S], of what was shown.
-        pairs: of values.
+        pairs: int64 [P, 2] of values, P > 0; every value is a candidate's or was shown.
         pins: (position, column) of candidates that must stand somewhere.
     """
 
@@ -27,23 +27,23 @@ class BlockedPairs(Automaton):
         values: Int64,
         shown: Int64,
         *,
-        pairs: Sequence[tuple[int, int]],
+        pairs: Int64,
         pins: Sequence[tuple[int, int]] = (),
     ) -> None:
         super().__init__(name, length)
-        listed = np.array(pairs, dtype=np.int64)
-        known = np.unique(listed)
+        known = np.unique(pairs)
         place = np.searchsorted(known, values).clip(max=len(known) - 1)
         hit: Bool = np.equal(known[place], values)
         # Row 0 is of candidates in no pair; row 1 + k of those that hold the value known[k].
         self._row = np.where(hit, place + 1, 0)
-        left, right = np.searchsorted(known, listed.T)
+        left, right = np.searchsorted(known, pairs.T)
         partners = np.zeros((len(known), len(known)), dtype=bool)
         partners[left, right] = partners[right, left] = True
         self._blocks = np.zeros((len(known) + 1, len(values)), dtype=bool)
         self._blocks[1:] = partners[:, place] & hit
         gone = np.flatnonzero(np.isin(known, shown))
-        self._start: Bool = partners[gone].any(axis=0)[place][None] & hit
+        banned: Bool = np.logical_or.reduce(partners[gone], axis=0)[place]
+        self._start: Bool = (banned & hit)[None]
         self._partners = [frozenset(np.flatnonzero(row).tolist()) for row in partners]
         self._pins = [(position, int(self._row[column])) for position, column in pins if hit[column]]
 
@@ -65,7 +65,7 @@ class BlockedPairs(Automaton):
     def can_finish(self, state: Bool, t: int, free: Bool) -> Bool | None:
         """Partners of what is pinned behind t must stay away."""
         rows = [row for position, row in self._pins if position > t]
-        return ~self._blocks[rows].any(axis=0)[None] if rows else None
+        return ~np.logical_or.reduce(self._blocks[rows], axis=0)[None] if rows else None
 
     def crowd(self, within: Bool) -> int:
         most = np.sort((self._blocks & within)[self._row].sum(axis=1))[::-1]

@@ -7,16 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relaygr.listwise.arrays import Int32
+from relaygr.listwise.arrays import Float64, Int32
 from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.compile import compile_rule
 from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
 from relaygr.listwise.rules.ground import Ground, open_ground
+from relaygr.listwise.rules.search import conflict
 from relaygr.listwise.rules.walk import ROOT, RuleWalk
 
-NOTHING = np.empty(0, dtype=np.int32)
+PAIR_NODES = 200  # that the search for two rules in conflict may expand
 
 
 def open_walk(
@@ -33,7 +34,8 @@ def open_walk(
         InfeasibleError: nothing is eligible, or the list would be shorter and `allow_short` is false.
         RequestError: a rule names an attribute that is not there.
     """
-    opening = _Opening(document, open_ground(document, pool, length, shown), length)
+    ground = open_ground(document, pool, length, shown)
+    opening = _Opening(document, ground, length, document.lookahead_nodes)
     return opening.walk(allow_short)
 
 
@@ -42,6 +44,7 @@ class _Opening:
     document: RuleDocument
     ground: Ground
     asked: int
+    nodes: int
     hits: int = 0
 
     def walk(self, allow_short: bool) -> RuleWalk:
@@ -91,14 +94,26 @@ class _Opening:
 
     def _try(self, rules: Sequence[AnyRule]) -> RuleWalk | None:
         """The walk of the rules if some list satisfies them, with such a list if one had to be made."""
-        walk = RuleWalk(self.ground, rules, nodes=self.document.lookahead_nodes)
+        # Half of what is left for each attempt, so that none starves those that come after it.
+        share = self.nodes // 2
+        walk = RuleWalk(self.ground, rules, nodes=share)
+        eligible, length = self.ground.eligible, self.ground.length
         if walk.sure:
             return walk
-        if any(rule.lack(self.ground.eligible) for rule in walk.hard):
+        if any(rule.lack(eligible) for rule in walk.hard):
             return None
-        walk.witness = first_list(walk)
-        self.hits += walk.budget_hits
-        return None if walk.witness is None else walk
+        picks = greedy_list(walk)
+        if len(picks) < length:
+            if conflict(walk.hard, eligible, length, min(PAIR_NODES, share)) is not None:
+                return None
+            rescued = walk.rescue(picks, _by_rank(walk))
+            self.hits += walk.budget_hits
+            self.nodes -= share - walk.nodes_left
+            if rescued is None:
+                return None
+            picks = rescued
+        walk.witness = picks
+        return walk
 
     def _logged(
         self, walk: RuleWalk, every: list[AnyRule], given_up: list[AnyRule], full: Ground
@@ -125,9 +140,23 @@ class _Opening:
     def _why(self, rule: AnyRule, held: list[AnyRule]) -> str:
         if lack := _lack(rule, self.ground):
             return lack
+        if pair := self._other(rule, held):
+            return f"no list of {self.ground.length} satisfies it and {pair}"
         found = "found" if self.hits else "there"
         limit = f" within {self.document.lookahead_nodes} nodes" if self.hits else ""
         return f"no list of {self.ground.length} that satisfies it and {_names(held)} is {found}{limit}"
+
+    def _other(self, rule: AnyRule, held: list[AnyRule]) -> str:
+        """A rule with which alone this one cannot hold, if there is one."""
+        pair = [compile_rule(rule, self.ground), None]
+        for other in held:
+            pair[1] = (
+                None if isinstance(other, Relaxable) and other.price else compile_rule(other, self.ground)
+            )
+            both = [automaton for automaton in pair if automaton is not None]
+            if conflict(both, self.ground.eligible, self.ground.length, PAIR_NODES) is not None:
+                return other.name
+        return ""
 
     def _culprit(self, rules: list[AnyRule]) -> tuple[str, str]:
         """The rule that cannot hold, and why."""
@@ -139,15 +168,25 @@ class _Opening:
 
 def first_list(walk: RuleWalk) -> Int32 | None:
     """The pointwise list under the walk's rules, repaired by the exact search at a dead end. [length]"""
+    picks = greedy_list(walk)
+    return picks if len(picks) == walk.length else walk.rescue(picks, _by_rank(walk))
+
+
+def greedy_list(walk: RuleWalk) -> Int32:
+    """The pointwise list under the walk's rules as far as it goes. [at most length]"""
     marks, picks = walk.start(), list[int]()
-    values = -np.arange(marks.picked.shape[1], dtype=np.float64)
     for t in range(walk.length):
         mask = walk.allowed(marks, t)[0]
         if not mask.any():
-            return walk.rescue(np.array(picks, dtype=np.int32), values)
+            break
         picks.append(int(mask.argmax()))
         marks = walk.step(marks, t, ROOT, np.array(picks[-1:]))
     return np.array(picks, dtype=np.int32)
+
+
+def _by_rank(walk: RuleWalk) -> Float64:
+    """Values that only keep the order. [C]"""
+    return -np.arange(walk.start().picked.shape[1], dtype=np.float64)
 
 
 def _relaxable(rules: Sequence[AnyRule]) -> list[AnyRule]:

@@ -7,6 +7,7 @@ what is left of each class. Depth-first over the classes in order of value, dead
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import combinations
 from typing import TypeAlias
 
 import numpy as np
@@ -30,11 +31,11 @@ class Search:
         rules: the hard rules.
         eligible: bool [C]; columns are in order of value.
         length: positions to fill.
-        nodes: states to expand, all calls together.
+        nodes: states to expand, all calls together; counts down.
     """
 
     def __init__(self, rules: Sequence[Automaton], eligible: Bool, length: int, nodes: int) -> None:
-        self._rules, self._length, self._nodes = tuple(rules), length, nodes
+        self._rules, self._length, self.nodes = tuple(rules), length, nodes
         columns = np.flatnonzero(eligible)
         # A column of zeros in front, as numpy finds no unique rows in rows of nothing.
         seen = np.zeros((len(columns), 1 + len(rules)), dtype=np.int64)
@@ -47,6 +48,7 @@ class Search:
         self.classes: Int64 = np.full(len(eligible), -1)  # of each column; -1 for ineligible ones
         self.classes[columns] = rank[group.reshape(-1)]
         self._labels: list[tuple[int, ...]] = [tuple(row[1:]) for row in found[np.argsort(first)].tolist()]
+        self._columns = [tuple(row[at] for row in self._labels) for at in range(len(rules))]
         self._dead: set[Node] = set()
         self._alive: set[Node] = set()
 
@@ -80,16 +82,6 @@ class Search:
                 path.pop()
         return False
 
-    def after(self, t: int, keys: Keys, counts: Counts, cls: int) -> tuple[Keys, Counts] | None:
-        """Keys and counts once a candidate of the class stands at t; None if it may not."""
-        made: list[Hashable] = []
-        for rule, key, label in zip(self._rules, keys, self._labels[cls], strict=True):
-            child = rule.child(key, t, label)
-            if child is None:
-                return None
-            made.append(child)
-        return tuple(made), (*counts[:cls], counts[cls] - 1, *counts[cls + 1 :])
-
     def _node(self, t: int, keys: Keys, counts: Counts) -> Node:
         slots = self._length - t
         return (
@@ -113,20 +105,49 @@ class Search:
 
     def _enough(self, node: Node) -> bool:
         t, keys, counts = node
-        for at, (rule, key) in enumerate(zip(self._rules, keys, strict=True)):
+        for rule, key, column in zip(self._rules, keys, self._columns, strict=True):
             left: dict[int, int] = {}
-            for labels, count in zip(self._labels, counts, strict=True):
+            for label, count in zip(column, counts, strict=True):
                 if count:
-                    left[labels[at]] = left.get(labels[at], 0) + count
+                    left[label] = left.get(label, 0) + count
             if not rule.enough(key, t, left):
                 return False
         return True
 
     def _children(self, node: Node) -> Iterator[Node]:
-        if not self._nodes:
+        if self.nodes <= 0:
             raise OutOfNodesError
-        self._nodes -= 1
+        self.nodes -= 1
         t, keys, counts = node
+        # Many classes share a label: each rule is asked once for each.
+        made: list[dict[int, Hashable | None]] = [{} for _ in keys]
         for cls, count in enumerate(counts):
-            if count and (made := self.after(t, keys, counts, cls)) is not None:
-                yield self._node(t + 1, *made)
+            if not count:
+                continue
+            after = []
+            for at, label in enumerate(self._labels[cls]):
+                if label not in made[at]:
+                    made[at][label] = self._rules[at].child(keys[at], t, label)
+                child = made[at][label]
+                if child is None:
+                    break
+                after.append(child)
+            else:
+                yield self._node(t + 1, tuple(after), (*counts[:cls], count - 1, *counts[cls + 1 :]))
+
+
+def conflict(rules: Sequence[Automaton], eligible: Bool, length: int, nodes: int) -> tuple[str, str] | None:
+    """Two rules that no list satisfies together, if there are two.
+
+    Two rules alone see few classes, so that a search with `nodes` mostly decides what would take all rules
+    together much longer.
+    """
+    for one, two in combinations(rules, 2):
+        search = Search((one, two), eligible, length, nodes)
+        keys = tuple(rule.key(rule.init(), 0, 0) for rule in (one, two))
+        try:
+            if not search.completable(0, keys, search.counts(eligible)):
+                return one.name, two.name
+        except OutOfNodesError:
+            continue
+    return None

@@ -80,6 +80,11 @@ class RuleWalk:
         return tuple(self._hard)
 
     @property
+    def nodes_left(self) -> int:
+        """What the exact search may still expand."""
+        return self._search.nodes if "_search" in self.__dict__ else self._nodes
+
+    @property
     def sure(self) -> bool:
         """Whether counting alone proves that no list meets a dead end: nothing needs to look ahead."""
         return self._sure
@@ -140,52 +145,42 @@ class RuleWalk:
 
     def _completable(self, marks: Marks, t: int, beam: int, columns: Int64) -> Bool:
         """Which candidates `columns` [m] leave one list completable at t. [m]"""
-        if t + 1 == self.length:  # the masks and counting have said it all, except for the end
-            last = self.step(marks, t, np.full(len(columns), beam), columns)
-            return self._ended(last)
-        classes, first, group = np.unique(
-            self._search.classes[columns], return_index=True, return_inverse=True
-        )
-        alive = self._probe(marks, t, beam, columns[first])
-        if not alive.all():
-            keys = self._keys(marks, t, beam)
-            counts = self._search.counts(self._ground.eligible & ~marks.picked[beam])
-            for at in np.flatnonzero(~alive):
-                after = self._search.after(t, keys, counts, int(classes[at]))
-                alive[at] = after is not None and self._ask(t + 1, *after)
-        completable: Bool = alive[group.reshape(-1)]
-        return completable
+        _, first, group = np.unique(self._search.classes[columns], return_index=True, return_inverse=True)
+        children = self.step(marks, t, np.full(len(first), beam), columns[first])
+        alive: Bool = self._alive(children, t + 1)[group.reshape(-1)]
+        return alive
 
-    def _probe(self, marks: Marks, t: int, beam: int, columns: Int64) -> Bool:
-        """Which candidates the greedy completion proves to be completable; the others may be as well. [m]"""
-        alive = np.arange(len(columns))
-        now = self.step(marks, t, np.full(len(columns), beam), columns)
-        for later in range(t + 1, self.length):
+    def _alive(self, marks: Marks, t: int) -> Bool:
+        """Which lists can be completed from t on; yes where there are no nodes left to find out. [B]"""
+        alive = self._greedy(marks, t)
+        for beam in np.flatnonzero(~alive):
+            states = zip(self._hard, marks.rules, strict=False)
+            keys: Keys = tuple(rule.key(state, int(beam), t) for rule, state in states)
+            counts = self._search.counts(self._ground.eligible & ~marks.picked[beam])
+            try:
+                alive[beam] = self._search.completable(t, keys, counts)
+            except OutOfNodesError:
+                self._hits += 1
+                alive[beam] = True
+        return alive
+
+    def _greedy(self, marks: Marks, t: int) -> Bool:
+        """Which lists the first allowed candidate at every position completes: a proof for most. [B]"""
+        rows, now = np.arange(marks.beams), marks
+        for later in range(t, self.length):
             mask = self._possible(now, later)
-            rows = np.flatnonzero(mask.any(axis=1))
-            alive = alive[rows]
-            now = self.step(now, later, rows, mask[rows].argmax(axis=1))
-        proved = np.zeros(len(columns), dtype=bool)
-        proved[alive[self._ended(now)]] = True
-        return proved
+            some = np.flatnonzero(mask.any(axis=1))
+            rows = rows[some]
+            now = self.step(now, later, some, mask[some].argmax(axis=1))
+        done = np.zeros(marks.beams, dtype=bool)
+        done[rows[self._ended(now)]] = True
+        return done
 
     def _ended(self, marks: Marks) -> Bool:
         ok = np.ones(marks.beams, dtype=bool)
         for rule, state in zip(self._hard, marks.rules, strict=False):
             ok &= rule.final_ok(state)
         return ok
-
-    def _keys(self, marks: Marks, t: int, beam: int) -> Keys:
-        states = zip(self._hard, marks.rules, strict=False)
-        return tuple(rule.key(state, beam, t) for rule, state in states)
-
-    def _ask(self, t: int, keys: Keys, counts: tuple[int, ...]) -> bool:
-        """The exact answer; yes, and one more budget hit, if there are no nodes left to find it."""
-        try:
-            return self._search.completable(t, keys, counts)
-        except OutOfNodesError:
-            self._hits += 1
-            return True
 
     def price(self, marks: Marks, t: int) -> Float64:
         total = np.zeros(marks.picked.shape)
@@ -223,21 +218,32 @@ class RuleWalk:
         for t, item in enumerate(prefix.tolist()):
             trail.append(self.step(trail[-1], t, ROOT, np.array([item])))
         for kept in range(len(prefix), -1, -1):
-            picks = self._complete(trail[kept], prefix[:kept], values)
-            if picks is not None:
-                return picks
+            if self._alive(trail[kept], kept)[0]:
+                picks = self._complete(trail[kept], prefix[:kept], values)
+                if picks is not None:
+                    return picks
         return self.witness
 
     def _complete(self, marks: Marks, prefix: Int32, values: Float64) -> Int32 | None:
         picks = prefix.tolist()
         for t in range(len(picks), self.length):
-            mask = self.feasible(marks, t)[0]
-            if not mask.any():
-                return None
             priced = values - self.price(marks, t)[0] if self.priced else values
-            picks.append(int(np.where(mask, priced, -np.inf).argmax()))
-            marks = self.step(marks, t, ROOT, np.array(picks[-1:]))
+            item = self._first_alive(marks, t, priced)
+            if item is None:
+                return None
+            picks.append(item)
+            marks = self.step(marks, t, ROOT, np.array([item]))
         return np.array(picks, dtype=np.int32) if self._ended(marks)[0] else None
+
+    def _first_alive(self, marks: Marks, t: int, values: Float64) -> int | None:
+        """The best candidate with which the list can be completed; classes that cannot go out together."""
+        mask = self._possible(marks, t)
+        while mask.any():
+            item = int(np.where(self._wished(mask, marks, t)[0], values, -np.inf).argmax())
+            if self._completable(marks, t, 0, np.array([item]))[0]:
+                return item
+            mask &= self._search.classes != self._search.classes[item]
+        return None
 
     def narrow(self, columns: Int64, favoured: Bool | None = None, at_least: int = 0) -> RuleWalk:
         """As `Walk.narrow`."""
