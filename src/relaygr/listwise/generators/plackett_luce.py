@@ -89,10 +89,11 @@ class PlackettLuce:
         if scene.walk.priced:
             value = value - scene.walk.price(marks, t)
         logits = np.where(mask, scale_of(scene, self.relevance)(value) / self.temperature, -np.inf)
-        top = logits.max(axis=1, keepdims=True)
-        logits = logits - np.where(np.isfinite(top), top, 0.0)
-        with np.errstate(divide="ignore"):  # of rows without a feasible candidate
-            return logits - np.log(np.exp(logits).sum(axis=1, keepdims=True)), mask
+        open_rows = mask.any(axis=1)  # the others have no next pick, and no logarithm of anything
+        some = logits[open_rows]
+        some = some - some.max(axis=1, keepdims=True)
+        logits[open_rows] = some - np.log(np.exp(some).sum(axis=1, keepdims=True))
+        return logits, mask
 
 
 def _drawn(logs: Float64, noise: Float64) -> Int64:

@@ -53,9 +53,13 @@ class Automaton(ABC):
         """Whether a complete list that the masks allowed is right as a whole. [B]"""
         return np.ones(len(state), dtype=bool)
 
+    def breaks(self, state: Any, t: int) -> Bool:
+        """Which candidates at t would break the rule there, for logs. [B, C] or [1, C]"""
+        return ~self.mask(state, t)
+
     def violation(self, state: Any, t: int) -> Float64:
-        """The size of the violation that each candidate at t brings. [B, C] or [1, C]"""
-        return (~self.mask(state, t)).astype(np.float64)
+        """The size of the violation that each candidate at t brings, to be paid for. [B, C] or [1, C]"""
+        return self.breaks(state, t).astype(np.float64)
 
     def crowd(self, within: Bool) -> int:
         """How many candidates of `within` [C] the mask excludes at most at once, the picked ones aside."""

@@ -20,7 +20,7 @@ from relaygr.listwise.rules.document import (
     Relaxable,
     Slot,
 )
-from relaygr.listwise.rules.ground import Ground
+from relaygr.listwise.rules.ground import Ground, among
 from relaygr.listwise.rules.pairs import BlockedPairs
 from relaygr.listwise.rules.places import PinnedItem, SlotClass
 from relaygr.listwise.rules.quota import MaximumQuota, MinimumQuota
@@ -139,7 +139,7 @@ def _maximum(rule: Maximum, ground: Ground, pins: Pins) -> Automaton | None:
 def _slot(rule: Slot, ground: Ground) -> Automaton | None:
     inside, _ = _class(rule, ground, with_shown=False)
     places = np.arange(ground.length) + (ground.offset if rule.scope == "feed" else 0)
-    at = np.isin(places if rule.every is None else places % rule.every, rule.positions)
+    at = among(places if rule.every is None else places % rule.every, rule.positions)
     if not at.any() and not rule.exclusive:
         return None
     return SlotClass(rule.name, ground.length, inside, at=at, exclusive=rule.exclusive)
@@ -178,9 +178,9 @@ def _class(rule: Minimum | Maximum | Slot, ground: Ground, *, with_shown: bool =
     """Who belongs to the class, of the candidates [C] and of what was shown [S]."""
     if with_shown and rule.scope == "feed":
         values, shown = ground.column(rule.name, rule.attribute)
-        return np.isin(values, rule.values), np.isin(shown, rule.values)
+        return among(values, rule.values), among(shown, rule.values)
     values = ground.candidates(rule.name, rule.attribute)
-    return np.isin(values, rule.values), np.zeros(0, dtype=bool)
+    return among(values, rule.values), np.zeros(0, dtype=bool)
 
 
 def _position(rule: Pin, ground: Ground) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,8 +73,19 @@ def open_ground(document: RuleDocument, pool: Pool, length: int, shown: Shown | 
     for rule in document.rules:
         if isinstance(rule, Eligible):
             values = _column(rule.name, rule.attribute, "attributes", pool.attributes)
-            eligible &= np.isin(values, rule.values) ^ rule.deny
+            eligible &= among(values, rule.values) ^ rule.deny
     return Ground(pool.ids, pool.attributes, shown_ids, shown_attributes, eligible, length)
+
+
+def among(values: Int64, wanted: Sequence[int]) -> Bool:
+    """Which of `values` [n] are in `wanted`. [n]"""
+    if len(wanted) > 8:
+        found: Bool = np.isin(values, wanted)
+        return found
+    found = values == wanted[0]  # numpy sorts first, which takes longer than this
+    for value in wanted[1:]:
+        found |= values == value
+    return found
 
 
 def _column(rule: str, attribute: str, field: str, attributes: Mapping[str, Int64]) -> Int64:

@@ -61,6 +61,10 @@ class MinimumQuota(Automaton):
     def final_ok(self, state: Int32) -> Bool:
         return state >= self.count
 
+    def breaks(self, state: Int32, t: int) -> Bool:
+        broken: Bool = self.violation(state, t) > 0
+        return broken
+
     def violation(self, state: Int32, t: int) -> Float64:
         """What is missing, at the last position that counts."""
         if t != self.within - 1:
@@ -138,10 +142,12 @@ class MaximumQuota(Automaton):
         slots = self.length - t - 1
         inside = (free & self.inside).sum(axis=1)
         outside = free.sum(axis=1) - inside
+        pinned = sum(position > t for position in self._pins)
+        if not pinned and bool((outside > slots).all()):
+            return None
         spare = np.maximum(self.count - state, 0)  # of the class, before t; the feed may hold too many
         beside = outside - 1 + np.minimum(inside, spare)
         taken = outside + np.minimum(inside - 1, spare - 1)
-        pinned = sum(position > t for position in self._pins)
         ok_outside = (beside >= slots) & (spare >= pinned)
         ok_inside = (taken >= slots) & (spare - 1 >= pinned)
         ok: Bool = np.where(self.inside, ok_inside[:, None], ok_outside[:, None])

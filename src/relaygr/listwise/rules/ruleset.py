@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from relaygr.listwise.arrays import Float64, Int32, Int64
@@ -39,10 +41,8 @@ class RuleSet:
     def __init__(self, document: RuleDocument) -> None:
         document.check()
         self.document = document
-
-    @property
-    def version(self) -> str:
-        return self.document.id
+        digest = hashlib.blake2b(msgspec.json.encode(document), digest_size=4).hexdigest()
+        self.version = f"{document.id}@{digest}"  # so that two documents of one id are told apart
 
     def extended(self, rules: Iterable[AnyRule], id: str | None = None) -> RuleSet:
         """With the rules of one request (pins, for example) behind these; ConfigError if they do not fit."""

@@ -207,7 +207,7 @@ class RuleWalk:
         for t, item in enumerate(picks.tolist()):
             states = marks.rules[len(self._hard) :]
             for rule, state in zip(self._wishes, states, strict=False):
-                if rule.violation(state, t)[0, item]:
+                if rule.breaks(state, t)[0, item]:
                     found.setdefault(rule.name, t)
             marks = self.step(marks, t, ROOT, np.array([item]))
         return found

@@ -100,26 +100,39 @@ class WindowCap(Automaton):
         A value gives at most what is left of it, and at most what its cooldown leaves room for.
         """
         slots = self.length - t - 1
+        pins = [(position, code) for position, code in self._pins if t < position < t + self.window]
         if not slots:
             return None
         if self._columns is None:
             self._columns = np.zeros((len(self.codes), self.count + 1), dtype=np.float32)
             self._columns[np.arange(len(self.codes)), self.codes] = 1
-        left = (free.astype(np.float32) @ self._columns).astype(np.int32)[:, :, None]  # [B, A + 1, 1]
+        left = free.astype(np.float32) @ self._columns  # [B, A + 1]
         last = state[:, :-1]
+        # Values that can stand right behind t, one item each, and those without a cap.
+        ready = ((left[:, :-1] > 0) & (last[:, :, 0] <= t + 1 - self.window)).sum(axis=1) + left[:, -1]
+        enough = bool((ready > slots).all())
+        if enough and not pins:
+            return None
         moved = np.concatenate([last[:, :, 1:], np.full((*last.shape[:2], 1), t, dtype=np.int32)], axis=2)
         ok = np.ones((len(state), self.count + 1), dtype=bool)
-        if not (left[:, -1] > slots).all():  # else those without a cap fill everything
-            ks = np.arange(1, slots + 1)
-            here = np.minimum(self._room(last, t, slots), left[:, :-1])
-            there = np.minimum(self._room(moved, t, slots), left[:, :-1] - 1)
-            total = here.sum(axis=1, keepdims=True)
-            ok[:, :-1] = (total - here + there + np.minimum(left[:, -1:], ks) >= ks).all(axis=2)
-            ok[:, -1] = (total + np.minimum(left[:, -1:] - 1, ks) >= ks).all(axis=2)[:, 0]
-        for position, code in self._pins:
-            if t < position < t + self.window:
-                ok[:, code] &= moved[:, code, 0] <= position - self.window
+        if not enough:
+            self._count(ok, left.astype(np.int32)[:, :, None], last, moved, t)
+        for position, code in pins:
+            ok[:, code] &= moved[:, code, 0] <= position - self.window
         return ok.take(self.codes, axis=1)
+
+    def _count(self, ok: Bool, left: Int32, last: Int32, moved: Int32, t: int) -> None:
+        """Clear `ok` [B, A + 1] for picks at t behind which k positions find fewer than k candidates.
+
+        `left` [B, A + 1, 1] before the pick; placements [B, A, most] without it and with it.
+        """
+        slots = self.length - t - 1
+        ks = np.arange(1, slots + 1)
+        here = np.minimum(self._room(last, t, slots), left[:, :-1])
+        there = np.minimum(self._room(moved, t, slots), left[:, :-1] - 1)
+        total = here.sum(axis=1, keepdims=True)
+        ok[:, :-1] = (total - here + there + np.minimum(left[:, -1:], ks) >= ks).all(axis=2)
+        ok[:, -1] = (total + np.minimum(left[:, -1:] - 1, ks) >= ks).all(axis=2)[:, 0]
 
     def _room(self, last: Int32, t: int, slots: int) -> Int32:
         """How many of a value may stand in the first k positions behind t, for k = 1..slots. [B, A, slots]"""
