@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from relaygr.core.errors import RequestError
-from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
+from relaygr.listwise.arrays import Bool, Float32, Float64, Int32, Int64
 from relaygr.listwise.masks import Walk
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.request import SlateAsk, seed_of
@@ -44,6 +44,19 @@ class Scene:
         return self.walk.length
 
     @property
+    def unit(self) -> Float64:
+        """The candidates' vectors, of length 1 up to float64. [C, Dv]
+
+        Raises:
+            RequestError: the pool has no vectors.
+        """
+        if "unit" not in self._cache:
+            if self.pool.vectors is None:
+                raise RequestError("vectors", "are needed for similarities, and the pool has none")
+            self._cache["unit"] = unit(self.pool.vectors)
+        return self._cache["unit"]
+
+    @property
     def cosine(self) -> Float64:
         """Cosines of all pairs of candidates, exactly symmetric, 1 on the diagonal. float64 [C, C]
 
@@ -51,11 +64,7 @@ class Scene:
             RequestError: the pool has no vectors.
         """
         if "cosine" not in self._cache:
-            if self.pool.vectors is None:
-                raise RequestError("vectors", "are needed for similarities, and the pool has none")
-            vectors = self.pool.vectors.astype(np.float64)
-            vectors /= np.sqrt(np.einsum("cd,cd->c", vectors, vectors))[:, None]
-            matrix = vectors @ vectors.T
+            matrix = self.unit @ self.unit.T
             matrix = np.clip(0.5 * (matrix + matrix.T), -1.0, 1.0)
             np.fill_diagonal(matrix, 1.0)
             self._cache["cosine"] = matrix
@@ -91,3 +100,10 @@ class Scene:
         """The first m columns and those of the fallback, ascending: a full list exists among them."""
         head = np.arange(min(m, len(self)), dtype=np.int64)
         return head if self.fallback is None else np.union1d(head, self.fallback.astype(np.int64))
+
+
+def unit(vectors: Float32) -> Float64:
+    """Vectors [n, Dv] of length 1 up to float64."""
+    exact = vectors.astype(np.float64)
+    exact /= np.sqrt(np.einsum("nd,nd->n", exact, exact))[:, None]
+    return exact
