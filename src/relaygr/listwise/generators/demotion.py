@@ -13,7 +13,7 @@ from relaygr.core.errors import ConfigError, RequestError
 from relaygr.listwise.arrays import Float64, Int64
 from relaygr.listwise.decode import decode
 from relaygr.listwise.generators.relevance import Relevance, scale_of
-from relaygr.listwise.generators.scorer import by_score
+from relaygr.listwise.generators.rerank import by_score
 from relaygr.listwise.pool import MISSING
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene

@@ -10,7 +10,7 @@ from relaygr.config.limits import Range
 from relaygr.listwise.arrays import Float64
 from relaygr.listwise.decode import decode
 from relaygr.listwise.generators.relevance import Relevance, scale_of
-from relaygr.listwise.generators.scorer import by_score
+from relaygr.listwise.generators.rerank import by_score
 from relaygr.listwise.generators.similarity import similarity
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene

@@ -15,7 +15,7 @@ from relaygr.core.errors import RequestError
 from relaygr.listwise.arrays import Float64
 from relaygr.listwise.decode import decode
 from relaygr.listwise.generators.relevance import Relevance, scale_of
-from relaygr.listwise.generators.scorer import by_score
+from relaygr.listwise.generators.rerank import by_score
 from relaygr.listwise.generators.similarity import unit
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene

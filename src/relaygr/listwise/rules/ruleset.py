@@ -1,38 +1,19 @@
-"""The rules of requests: open walks over candidates, check what comes back, price the soft ones."""
+"""The rules of requests: they open walks over candidates, and check what comes back."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
-import numpy as np
 
 from relaygr.listwise.arrays import Float64, Int32, Int64
-from relaygr.listwise.masks import Relaxation, Walk, structural_violations
+from relaygr.listwise.masks import Relaxation, structural_violations
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.checker import Item, check
 from relaygr.listwise.rules.document import AnyRule, RuleDocument
 from relaygr.listwise.rules.relax import open_walk
 from relaygr.listwise.rules.walk import RuleWalk
-
-
-@dataclass(frozen=True, slots=True)
-class RulePrice:
-    """What one soft rule took from a list.
-
-    Attributes:
-        rule: its name.
-        paid: what the violations cost, each weighted with the survival to its position.
-        with_rule: U of the list.
-        without: U of the same list if the rule had no price.
-    """
-
-    rule: str
-    paid: float
-    with_rule: float
-    without: float
 
 
 class RuleSet:
@@ -69,21 +50,6 @@ class RuleSet:
             each for each in found if not each.soft and each.rule not in excused and each.rule != "list"
         ]
         return (*wrong, *map(str, broken))
-
-
-def prices(walk: Walk, picks: Int32, survival: Float64, total: float) -> tuple[RulePrice, ...]:
-    """What each soft rule took from a list [n] of value `total`, prices paid included.
-
-    Args:
-        survival: s_t, probability that position t is reached. [n]
-    """
-    paid: dict[str, float] = {}
-    marks = walk.start()
-    for t, item in enumerate(picks.tolist()):
-        for effect in walk.effects(marks, t, 0, item) if walk.priced else ():
-            paid[effect.rule] = paid.get(effect.rule, 0.0) + float(survival[t]) * effect.price
-        marks = walk.step(marks, t, np.zeros(1, dtype=np.int64), np.array([item]))
-    return tuple(RulePrice(rule, cost, total, total + cost) for rule, cost in paid.items())
 
 
 def _items(ids: Int64, attributes: Mapping[str, Int64]) -> list[Item]:
