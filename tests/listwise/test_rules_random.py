@@ -57,13 +57,10 @@ FALLBACK = Pointwise()
 BUDGET = Budget(ManualClock())
 
 
-def check_request(seed: int, generators: tuple[Generator, ...], *, both: bool = True) -> Counter[str]:
-    """Lists of the fallback and of `generators` for one request, over all candidates and over the top.
-
-    Without `both`, the fallback sees all candidates and the others see them in every other request.
-    """
+def check_request(seed: int, generators: tuple[Generator, ...]) -> Counter[str]:
+    """Lists for one request: the fallback's over all candidates, the others' over all or, if odd, the top."""
     big = case(
-        seed, candidates=24 + seed % 3 * 8, length=6 + seed % 4, rules=5, shown=8, vectors=8, authors=9
+        seed, candidates=21 + seed % 3 * 6, length=5 + seed % 4, rules=3, shown=6, vectors=8, authors=8
     )
     try:
         walk = big.rules.open(big.pool, big.value, big.length, big.shown)
@@ -73,14 +70,10 @@ def check_request(seed: int, generators: tuple[Generator, ...], *, both: bool = 
     scene = Scene(ask, big.pool, big.value, walk, np.arange(len(big.pool)))
     fallback = FALLBACK.propose(scene, BUDGET)
     scene = scene.with_fallback(fallback[0].picks)
-    top = scene.narrow(scene.top(16)) if both or seed % 2 else scene
-    tally: Counter[str] = Counter(relaxed=int(bool(walk.relaxations)))
-    if both:
-        top_and_all = [(top, FALLBACK), *((where, each) for where in (scene, top) for each in generators)]
-    else:
-        top_and_all = [(top, each) for each in generators]
+    inner = scene.narrow(scene.top(16)) if seed % 2 else scene
     made = [(scene, FALLBACK.name, fallback)]
-    made += [(where, each.name, each.propose(where, BUDGET)) for where, each in top_and_all]
+    made += [(inner, each.name, each.propose(inner, BUDGET)) for each in generators]
+    tally: Counter[str] = Counter(relaxed=int(bool(walk.relaxations)))
     for where, name, lists in made:
         assert lists, (seed, name)
         for one in lists:
@@ -89,7 +82,7 @@ def check_request(seed: int, generators: tuple[Generator, ...], *, both: bool = 
             assert not wrong, (seed, name, wrong)
             tally[name] += 1
             tally["rescued"] += not one.exact
-    tally["budget"] += bool(walk.budget_hits + top.walk.budget_hits)
+    tally["budget"] += bool(walk.budget_hits + inner.walk.budget_hits)
     return tally
 
 
@@ -97,7 +90,7 @@ def test_hard_rules_hold_in_two_thousand_requests() -> None:
     """The fallback in all of them, one other generator in each by turns."""
     tally: Counter[str] = Counter()
     for seed in range(2000):
-        tally += check_request(seed, (GENERATORS[seed // 2 % len(GENERATORS)],), both=False)
+        tally += check_request(seed, (GENERATORS[seed // 2 % len(GENERATORS)],))
     assert tally["pointwise"] >= 1900
     assert all(tally[generator.name] >= 200 for generator in GENERATORS)
     assert tally["relaxed"] >= 200  # and requests that needed relaxation are among them
@@ -106,11 +99,11 @@ def test_hard_rules_hold_in_two_thousand_requests() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("shard", range(20))
+@pytest.mark.parametrize("shard", range(100))
 def test_hard_rules_hold_in_a_hundred_thousand_requests(shard: int) -> None:
     """Every generator in every request."""
     tally: Counter[str] = Counter()
-    for seed in range(10_000 + shard * 5000, 15_000 + shard * 5000):
+    for seed in range(10_000 + shard * 1000, 11_000 + shard * 1000):
         tally += check_request(seed, GENERATORS)
     print(f"shard {shard}: {dict(tally)}")
-    assert tally["pointwise"] >= 9000
+    assert tally["pointwise"] >= 950

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relaygr.listwise.arrays import Float64, Int32
+from relaygr.listwise.decode import ROOT
 from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Pool, Shown
@@ -15,7 +16,7 @@ from relaygr.listwise.rules.compile import compile_rule
 from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
 from relaygr.listwise.rules.ground import Ground, open_ground
 from relaygr.listwise.rules.search import conflict
-from relaygr.listwise.rules.walk import ROOT, RuleWalk
+from relaygr.listwise.rules.walk import RuleWalk
 
 PAIR_NODES = 200  # that the search for two rules in conflict may expand
 

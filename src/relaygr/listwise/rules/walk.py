@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
+from relaygr.listwise.decode import ROOT
 from relaygr.listwise.masks import Marks, Relaxation, RuleEffect
 from relaygr.listwise.rules.automaton import Automaton
 from relaygr.listwise.rules.compile import compile_rules, pins_of
@@ -18,7 +19,7 @@ from relaygr.listwise.rules.quota import MinimumQuota
 from relaygr.listwise.rules.search import Keys, OutOfNodesError, Search
 from relaygr.listwise.rules.slack import never_stuck
 
-ROOT = np.zeros(1, dtype=np.int64)
+CHUNK = 1024  # picks that are looked behind at once
 
 
 class RuleWalk:
@@ -110,9 +111,10 @@ class RuleWalk:
         """`allowed` less what no complete list can follow; exact up to the node budget. [B, C]"""
         mask = self._possible(marks, t)
         if not self._sure:
-            for beam in range(marks.beams):
-                columns = np.flatnonzero(mask[beam])
-                mask[beam, columns] = self._completable(marks, t, beam, columns)
+            beams, columns = np.nonzero(mask)
+            for at in range(0, len(beams), CHUNK):
+                some = slice(at, at + CHUNK)
+                mask[beams[some], columns[some]] = self._completable(marks, t, beams[some], columns[some])
         return self._wished(mask, marks, t)
 
     def _possible(self, marks: Marks, t: int) -> Bool:
@@ -143,10 +145,13 @@ class RuleWalk:
                 break
         return chosen
 
-    def _completable(self, marks: Marks, t: int, beam: int, columns: Int64) -> Bool:
-        """Which candidates `columns` [m] leave one list completable at t. [m]"""
-        _, first, group = np.unique(self._search.classes[columns], return_index=True, return_inverse=True)
-        children = self.step(marks, t, np.full(len(first), beam), columns[first])
+    def _completable(self, marks: Marks, t: int, beams: Int64, columns: Int64) -> Bool:
+        """Whether lists `beams` [m], each with the candidate `columns` [m] at t, can be completed. [m]"""
+        kinds = (
+            beams * len(self._ground.ids) + self._search.classes[columns]
+        )  # candidates of a class are alike
+        _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
+        children = self.step(marks, t, beams[first], columns[first])
         alive: Bool = self._alive(children, t + 1)[group.reshape(-1)]
         return alive
 
@@ -240,7 +245,7 @@ class RuleWalk:
         mask = self._possible(marks, t)
         while mask.any():
             item = int(np.where(self._wished(mask, marks, t)[0], values, -np.inf).argmax())
-            if self._completable(marks, t, 0, np.array([item]))[0]:
+            if self._completable(marks, t, ROOT, np.array([item]))[0]:
                 return item
             mask &= self._search.classes != self._search.classes[item]
         return None
