@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slate_cases import ATTRIBUTES, GROUPS, list_model, make_scene, random_pool, random_scene, random_shown, trained
+from slate_cases import (
+    ATTRIBUTES,
+    GROUPS,
+    list_model,
+    make_scene,
+    random_pool,
+    random_scene,
+    random_shown,
+    trained,
+)
 from slate_cases import step_config as config
 
 from relaygr.core.errors import ConfigError, RequestError

@@ -18,7 +18,12 @@ from relaygr.listwise.value import Factor, Term, ValueDocument, ValueFunction
 
 
 @settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), shown=st.sampled_from([0, 3]), exit=st.booleans(), heads=st.sampled_from([0, 4]))
+@given(
+    seed=st.integers(0, 10**6),
+    shown=st.sampled_from([0, 3]),
+    exit=st.booleans(),
+    heads=st.sampled_from([0, 4]),
+)
 def test_utility_is_its_definition(seed: int, shown: int, exit: bool, heads: int) -> None:
     scene = random_scene(seed, candidates=8, length=5, shown=shown)
     model = list_model(seed, exit=exit, exit_hidden=heads)
