@@ -88,6 +88,9 @@ class Walk(Protocol):
     def allowed(self, marks: Marks, t: int) -> Bool:
         """What may stand at position t of each list, look-ahead included; no row need have any. [B, C]"""
 
+    def feasible(self, marks: Marks, t: int) -> Bool:
+        """`allowed` less what no complete list can follow: exact up to the node budget, and dearer. [B, C]"""
+
     def price(self, marks: Marks, t: int) -> Float64:
         """What soft rules take from the value of each candidate at t; only if `priced`. [B, C]"""
 
@@ -223,6 +226,9 @@ class FreeWalk:
             full = marks.rules[0] >= self.length - self.at_least
             mask &= self.favoured | ~full[:, None]
         return mask
+
+    def feasible(self, marks: Marks, t: int) -> Bool:
+        return self.allowed(marks, t)  # a list that was started can be completed
 
     def price(self, marks: Marks, t: int) -> Float64:
         return np.zeros(marks.picked.shape)
