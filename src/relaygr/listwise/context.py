@@ -53,7 +53,7 @@ class Context:
 
     def __init__(self, features: FeatureTable, scene: Scene, watch_head: str | None = None) -> None:
         self.features, self._scene = features, scene
-        pool, ask, shown = scene.pool, scene.ask, scene.ask.shown
+        pool, shown = scene.pool, scene.ask.shown
         self._shown = 0 if shown is None else len(shown)
         self._needs_vectors = features.has(Kind.SIMILARITY)
         check_inputs(features, pool, shown)
@@ -65,24 +65,25 @@ class Context:
             self.watch_items = natural(pool.heads[at : at + 1], column[None])[0]
             if shown is not None and shown.watch is not None:
                 self.watch_before = float(shown.watch.sum())
-        self.page = 0 if shown is None else shown.page
-        self._before = ask.consumed + self._shown
         self.before = before_list(features, pool, shown)
+        still = [self._still(features.features[at]) for at in features.still]
+        self.still = np.array(still).reshape(len(still), scene.length)  # [rows `features.still`, length]
 
-    def static(self, feature: Feature, t: int) -> float | None:
-        """A row that is one number for all candidates and lists at position t; None for the others."""
+    def _still(self, feature: Feature) -> Float64:
+        """A row that is one number for all candidates and lists at each position. [length]"""
+        ask, positions = self._scene.ask, np.arange(self._scene.length)
         match feature.kind:
             case Kind.POSITION:
-                return t / self._scene.ask.length
+                return positions.astype(np.float64) / ask.length
             case Kind.SESSION:
-                return float(np.log1p(self._before + t))
+                seen: Float64 = np.log1p(ask.consumed + self._shown + positions)
+                return seen
             case Kind.PAGE:
-                return float(self.page)
-            case Kind.SLOT:
-                slots = self._scene.ask.slots
-                return float(bool(slots) and slots[t] == feature.number)
+                return np.full(len(positions), 0.0 if ask.shown is None else float(ask.shown.page))
             case _:
-                return None
+                if not ask.slots:
+                    return np.zeros(len(positions))
+                return (np.array(ask.slots)[: len(positions)] == feature.number).astype(np.float64)
 
     def start(self) -> State:
         """One empty list behind what was shown."""
@@ -117,11 +118,14 @@ class Context:
         self._counted = np.stack(stack, axis=1).astype(np.float32) if stack else empty.astype(np.float32)
         stack = [same[name] for name in features.dated]
         self._dated = np.stack(stack, axis=1) if stack else empty  # [C, dated, C]
-        self._vector_rows = {
-            at: pool.vectors[:, one.number]
-            for at, one in enumerate(features.features)
-            if one.kind is Kind.VECTOR and pool.vectors is not None
-        }
+        moving = [features.features[at] for at in features.moving]
+        # Of each similarity row, whether it is the largest; the others are means.
+        self._similar = [one.argument == "max" for one in moving if one.kind is Kind.SIMILARITY]
+        self._watched = any(one.kind is Kind.WATCH for one in moving)
+        numbers = [one.number for one in moving if one.kind is Kind.VECTOR]
+        self._vector_rows = np.zeros((0, C), dtype=np.float32)  # [vector rows, C]
+        if numbers and pool.vectors is not None:
+            self._vector_rows = pool.vectors[:, numbers].T
 
     def step(self, state: State, t: int, parents: Int64, items: Int64) -> State:
         """Lists `parents` [B'], each with `items` [B'] at position t."""
@@ -135,29 +139,30 @@ class Context:
         return State(ring, filled, counts, last, state.watch[parents] + self.watch_items[items])
 
     def rows(self, state: State, t: int, out: Float32) -> None:
-        """Write the context of every candidate at position t into `out` float32 [B, F, C]."""
-        counted = dated = 0
-        seen = state.ring[:, : state.filled]
-        for at, one in enumerate(self.features.features):
-            match one.kind:
-                case Kind.SIMILARITY if not state.filled:
-                    out[:, at] = 0.0
-                case Kind.SIMILARITY if one.argument == "max":
-                    np.max(seen, axis=1, out=out[:, at])
-                case Kind.SIMILARITY:
-                    np.mean(seen, axis=1, out=out[:, at])
-                case Kind.COUNT:
-                    out[:, at] = state.counts[:, counted]
-                    counted += 1
-                case Kind.RECENCY:
-                    out[:, at] = 1.0 / (np.float32(t) - state.last[:, dated])
-                    dated += 1
-                case Kind.WATCH:
-                    out[:, at] = np.log1p(state.watch)[:, None]
-                case Kind.VECTOR:
-                    out[:, at] = self._vector_rows[at]
-                case _:
-                    out[:, at] = self.static(one, t)
+        """Write the rows `features.moving` of all candidates at position t to `out` float32 [B, rows, C]."""
+        at, features = 0, self.features
+        for largest in self._similar:
+            if not state.filled:
+                out[:, at] = 0.0
+            elif largest:
+                np.maximum.reduce(state.ring[:, : state.filled], axis=1, out=out[:, at])
+            else:
+                np.add.reduce(state.ring[:, : state.filled], axis=1, out=out[:, at])
+                out[:, at] *= np.float32(1.0 / state.filled)
+            at += 1
+        if features.counted:
+            out[:, at : at + len(features.counted)] = state.counts
+            at += len(features.counted)
+        if features.dated:
+            block = out[:, at : at + len(features.dated)]
+            np.subtract(np.float32(t), state.last, out=block)
+            np.reciprocal(block, out=block)
+            at += len(features.dated)
+        if self._watched:
+            out[:, at] = np.log1p(state.watch)[:, None]
+            at += 1
+        if len(self._vector_rows):
+            out[:, at:] = self._vector_rows
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class Kind(StrEnum):
 
 _BARE = (Kind.POSITION, Kind.WATCH, Kind.SESSION, Kind.PAGE)
 _NUMBERED = (Kind.SLOT, Kind.VECTOR)
+_MOVING = (Kind.SIMILARITY, Kind.COUNT, Kind.RECENCY, Kind.WATCH, Kind.VECTOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class FeatureTable:
         names: F names.
         features: the same, parsed.
         counted, dated: attributes of the `count` and `recency` rows.
+        still: rows that at a position are one number for all lists and candidates.
+        moving: the other rows, by kind: similarity, count, recency, watch, vector.
         attributes: those of either, each once.
         window: picks that similarities look back at.
     """
@@ -91,6 +94,8 @@ class FeatureTable:
                 kinds[one.kind].append(one.argument)
         self.counted, self.dated = tuple(kinds[Kind.COUNT]), tuple(kinds[Kind.RECENCY])
         self.attributes = tuple(dict.fromkeys((*self.counted, *self.dated)))
+        self.still = [at for at, one in enumerate(self.features) if one.kind not in _MOVING]
+        self.moving = [at for kind in _MOVING for at, one in enumerate(self.features) if one.kind is kind]
 
     def __len__(self) -> int:
         """F."""

@@ -33,7 +33,9 @@ class ListContext:
             equal = (values[:, :, None] == values[:, None, :]) & (values != MISSING)[:, :, None]
             same[name] = equal & earlier
         similar = self._similarities(picks) if context.features.has(Kind.SIMILARITY) else {}
-        for at, one in enumerate(context.features.features):
+        out[:, context.features.still] = context.still[:, :L]
+        for at in context.features.moving:
+            one = context.features.features[at]
             match one.kind:
                 case Kind.SIMILARITY:
                     out[:, at] = similar[one.argument]
@@ -47,11 +49,9 @@ class ListContext:
                     items = context.watch_items[picks]
                     sums = np.cumsum(np.insert(items, 0, context.watch_before, axis=1), axis=1)
                     out[:, at] = np.log1p(sums[:, :-1])
-                case Kind.VECTOR:
+                case _:
                     assert pool.vectors is not None
                     out[:, at] = pool.vectors[picks, one.number]
-                case _:
-                    out[:, at] = [context.static(one, t) or 0.0 for t in range(L)]
         return out
 
     def _similarities(self, picks: Int32) -> dict[str, Float64]:

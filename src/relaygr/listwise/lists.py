@@ -66,9 +66,11 @@ class ListModel:
         self.step, self.value = step, value
 
     def context(self, scene: Scene) -> Context:
-        return Context(self.step.features, scene, self.step.config.watch_head)
+        """The tables of a request; made once a scene."""
+        make = lambda: Context(self.step.features, scene, self.step.config.watch_head)  # noqa: E731
+        return scene.once((Context, self), make)
 
-    def __call__(self, scene: Scene, picks: Int32, context: Context | None = None) -> ListValues:
+    def __call__(self, scene: Scene, picks: Int32) -> ListValues:
         """Values of lists int32 [G, L]; a list's do not depend on the others.
 
         Raises:
@@ -77,7 +79,7 @@ class ListModel:
         """
         step, (G, L) = self.step, picks.shape
         K = len(step.heads)
-        rows = ListContext(context or self.context(scene), scene).rows(picks)
+        rows = ListContext(self.context(scene), scene).rows(picks)
         terms = np.zeros((len(step.nets), K + 1, G, L))
         for at, net in enumerate(step.nets):
             terms[at] = net(rows).transpose(1, 0, 2)

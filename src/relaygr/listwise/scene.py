@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +13,8 @@ from relaygr.listwise.arrays import Bool, Float32, Float64, Int32, Int64
 from relaygr.listwise.masks import Walk
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.request import SlateAsk, seed_of
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Scene:
     walk: Walk
     columns: Int64
     fallback: Int32 | None = None
-    _cache: dict[str, Float64] = field(default_factory=dict, compare=False, repr=False)
+    _cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         """C."""
@@ -50,11 +54,7 @@ class Scene:
         Raises:
             RequestError: the pool has no vectors.
         """
-        if "unit" not in self._cache:
-            if self.pool.vectors is None:
-                raise RequestError("vectors", "are needed for similarities, and the pool has none")
-            self._cache["unit"] = unit(self.pool.vectors)
-        return self._cache["unit"]
+        return self.once("unit", self._unit)
 
     @property
     def cosine(self) -> Float64:
@@ -63,19 +63,30 @@ class Scene:
         Raises:
             RequestError: the pool has no vectors.
         """
-        if "cosine" not in self._cache:
-            matrix = self.unit @ self.unit.T
-            matrix = np.clip(0.5 * (matrix + matrix.T), -1.0, 1.0)
-            np.fill_diagonal(matrix, 1.0)
-            self._cache["cosine"] = matrix
-        return self._cache["cosine"]
+        return self.once("cosine", self._cosine)
 
     @property
     def similarity(self) -> Float64:
         """(1 + cosine) / 2: in [0, 1], unit diagonal, positive semi-definite. float64 [C, C]"""
-        if "similarity" not in self._cache:
-            self._cache["similarity"] = 0.5 * (1.0 + self.cosine)
-        return self._cache["similarity"]
+        return self.once("similarity", lambda: 0.5 * (1.0 + self.cosine))
+
+    def _unit(self) -> Float64:
+        if self.pool.vectors is None:
+            raise RequestError("vectors", "are needed for similarities, and the pool has none")
+        return unit(self.pool.vectors)
+
+    def _cosine(self) -> Float64:
+        matrix = self.unit @ self.unit.T
+        matrix = np.clip(0.5 * (matrix + matrix.T), -1.0, 1.0)
+        np.fill_diagonal(matrix, 1.0)
+        return matrix
+
+    def once(self, key: Hashable, make: Callable[[], Made]) -> Made:
+        """What `make` returned at the first call with this key; for tables that several parts read."""
+        if key not in self._cache:
+            self._cache[key] = make()
+        made: Made = self._cache[key]
+        return made
 
     def seed(self, generator: str) -> int:
         """Of the request's id and the generator; below 2**64."""

@@ -56,24 +56,37 @@ class StepSearch:
         self._context = model.context(scene)
         outputs = scene.pool.outputs.T[:, None]
         self._outputs = np.ascontiguousarray(outputs, dtype=np.float64)  # [K, 1, C]
-        self._bias = model.step.stacked_bias[:, None]
+        self._biases = self._still()
+        self._start = Beams(
+            scene.walk.start(), self._context.start(), np.zeros(1), np.full(1, first_survival(scene))
+        )
         self.calls = 0  # of the step model
         self.pairs = 0  # of lists and candidates that it valued
 
+    def _still(self) -> Float32:
+        """What the nets' hidden layers get at each position from all that is the same for all candidates.
+
+        float32 [length, H, 1]
+        """
+        step = self._model.step
+        rows = self._context.still.T.astype(np.float32)
+        biases: Float32 = rows @ step.stacked_still.T + step.stacked_bias
+        return biases[:, :, None]
+
+    @classmethod
+    def of(cls, model: ListModel, scene: Scene) -> StepSearch:
+        """The one of this model and scene; generators share its tables."""
+        return scene.once((cls, model), lambda: cls(model, scene))
+
     def start(self) -> Beams:
         """One empty list."""
-        return Beams(
-            self._scene.walk.start(),
-            self._context.start(),
-            np.zeros(1),
-            np.full(1, first_survival(self._scene)),
-        )
+        return self._start
 
     def score(self, beams: Beams, t: int) -> Scored:
         """Value every candidate at position t of every list.
 
         Raises:
-            SlateNanError: an allowed candidate's value or exit is not finite.
+            SlateNanError: a candidate's value or exit is not finite.
         """
         step, walk = self._model.step, self._scene.walk
         allowed = walk.allowed(beams.marks, t)
@@ -93,7 +106,7 @@ class StepSearch:
             onward = survival * (1.0 - hazard(logits))
         else:
             onward = np.broadcast_to(survival, gain.shape)
-        if not np.isfinite(gain + onward)[allowed].all():
+        if not np.isfinite(gain + onward).all():
             raise SlateNanError("step model")
         self.calls += 1
         self.pairs += gain.size
@@ -101,10 +114,11 @@ class StepSearch:
 
     def _corrections(self, context: State, t: int) -> Float64:
         step = self._model.step
-        rows = np.empty((len(context.watch), len(step.features), len(self._scene)), dtype=np.float32)
+        moving = step.stacked_moving
+        rows = np.empty((len(context.watch), moving.shape[1], len(self._scene)), dtype=np.float32)
         self._context.rows(context, t, rows)
-        units: Float32 = step.stacked_hidden @ rows  # [B, H, C]
-        units += self._bias
+        units: Float32 = moving @ rows  # [B, H, C]
+        units += self._biases[t]
         np.tanh(units, out=units)
         out = step.stacked_out @ units  # [B, K + 1, C]
         return out.transpose(1, 0, 2).astype(np.float64, order="C")

@@ -122,6 +122,7 @@ class StepModel:
         self.version = artefact.version_of(config, tensors)
         self.features = FeatureTable([group.features for group in config.groups], config.window)
         self.binary = np.array([head.kind is HeadKind.BINARY for head in self.heads])
+        self._regressions = [int(at) for at in np.flatnonzero(~self.binary)]
         self.scale = tensors["heads.scale"].astype(np.float64)
         self.bias = tensors["heads.bias"].astype(np.float64)
         if not (self.scale[~self.binary] == 1.0).all():
@@ -153,6 +154,8 @@ class StepModel:
             self.stacked_bias[rows] = net.bias[:, 0]
             self.stacked_out[:, rows] = net.out
             at = rows.stop
+        self.stacked_still = np.ascontiguousarray(self.stacked_hidden[:, self.features.still])
+        self.stacked_moving = np.ascontiguousarray(self.stacked_hidden[:, self.features.moving])
         self.exit_hidden = self.exit_hidden_bias = self.exit_out = None
         if self.config.exit_hidden:
             self.exit_hidden = self.tensors["exit.hidden.weight"].astype(np.float64)
@@ -160,20 +163,17 @@ class StepModel:
             self.exit_out = self.tensors["exit.out.weight"].astype(np.float64)
 
     def conditional(self, outputs: Float64, corrections: Float64) -> Float64:
-        """Outputs [K, ...] of the ranker with corrections g [K, ...]: logits and positive values. [K, ...]"""
-        shape = (-1,) + (1,) * (outputs.ndim - 1)
-        changed = self.scale.reshape(shape) * outputs + (self.bias.reshape(shape) + corrections)
-        for at in np.flatnonzero(~self.binary):
+        """The ranker's outputs with corrections g: logits and positive values. All [K, n, m]."""
+        changed = self.scale[:, None, None] * outputs + (self.bias[:, None, None] + corrections)
+        for at in self._regressions:
             changed[at] = outputs[at] * np.exp(self.bias[at] + corrections[at])
         return changed
 
     def natural(self, conditional: Float64) -> Float64:
         """Conditional outputs as probabilities and values; a new array. [K, ...]"""
-        if self.binary.all():
-            return sigmoid(conditional)
-        values = conditional.copy()
-        for at in np.flatnonzero(self.binary):
-            values[at] = sigmoid(conditional[at])
+        values = sigmoid(conditional)
+        for at in self._regressions:
+            values[at] = conditional[at]
         return values
 
     def exit_term(self, conditional: Float64) -> Float64 | None:
@@ -181,9 +181,9 @@ class StepModel:
         if self.exit_hidden is None or self.exit_hidden_bias is None or self.exit_out is None:
             return None
         inputs = conditional
-        if not self.binary.all():
+        if self._regressions:
             inputs = conditional.copy()
-            for at in np.flatnonzero(~self.binary):
+            for at in self._regressions:
                 inputs[..., at, :] = np.log1p(conditional[..., at, :])
         term: Float64 = self.exit_out @ np.tanh(self.exit_hidden @ inputs + self.exit_hidden_bias)
         return term[..., 0, :]

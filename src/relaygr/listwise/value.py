@@ -101,7 +101,8 @@ class ValueFunction:
             low, high = document.clip
             if not (math.isfinite(low) and math.isfinite(high) and low <= high):
                 raise ConfigError("clip", f"[{low}, {high}] is not an interval")
-        digest = hashlib.blake2b(msgspec.json.encode(document), digest_size=4).hexdigest()
+        plain = msgspec.convert(msgspec.to_builtins(document), ValueDocument)  # 180 and 180.0 are the same
+        digest = hashlib.blake2b(msgspec.json.encode(plain), digest_size=4).hexdigest()
         self.version = f"{document.id}@{digest}"  # so that two documents of one id are told apart
 
     def __call__(self, natural: Float64) -> Float64:

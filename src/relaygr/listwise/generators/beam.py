@@ -72,14 +72,15 @@ class Beam:
         return [Proposal(columns[one.picks].astype(np.int32), one.generator, exact=one.exact) for one in made]
 
     def _search(self, scene: Scene, budget: Budget) -> list[Proposal]:
-        search = StepSearch(self._model, scene)
+        search = StepSearch.of(self._model, scene)
         beams, length = search.start(), scene.length
+        credit = float(scene.value[:length].mean())
         slots = np.zeros(1, dtype=np.int64)
         lists = np.zeros((1, 0), dtype=np.int32)  # [B, t]
         for t in range(length):
             budget.check()
             scored = search.score(beams, t)
-            scores = self._scores(scene, scored, lists, length - t - 1)
+            scores = self._scores(scene, scored, lists, length - t - 1, credit)
             parents, items, slots = take(scores, slots, self.width)
             if not len(parents):
                 # All lists met a dead end at once.
@@ -90,11 +91,11 @@ class Beam:
                 beams = search.step(beams, t, scored, parents, items)
         return [Proposal(picks, self.name) for picks in self._best(scene, lists)]
 
-    def _scores(self, scene: Scene, scored: Scored, lists: Int32, left: int) -> Float64:
+    def _scores(self, scene: Scene, scored: Scored, lists: Int32, left: int, credit: float) -> Float64:
         if not left or self.rest is Rest.NONE:
             return scored.gain
         if self.rest is Rest.MEAN:
-            return scored.gain + scored.survival * (left * float(scene.value[: scene.length].mean()))
+            return scored.gain + scored.survival * (left * credit)
         return scored.gain + scored.survival * remaining(scene.value, lists, left)
 
     def _best(self, scene: Scene, lists: Int32) -> Int32:
@@ -110,7 +111,7 @@ def take(scores: Float64, slots: Int64, width: int) -> tuple[Int64, Int64, Int64
     """Children by the monotone rule.
 
     Args:
-        scores: [n, C] of each candidate behind each list, -inf where it is not allowed; overwritten.
+        scores: [n, C] of each candidate behind each list, -inf where it is not allowed.
         slots: [n], of the lists, ascending.
         width: B.
 
@@ -118,6 +119,7 @@ def take(scores: Float64, slots: Int64, width: int) -> tuple[Int64, Int64, Int64
         Parents (rows of `scores`), items and slots [n'] of the children, by slot. Of equal scores the lower
         candidate is taken first, then the lower slot.
     """
+    scores = scores.copy()  # what was taken is struck out
     firsts = scores.argmax(axis=1)
     heap: list[tuple[float, int, int]] = []
     entering = dict(zip(slots.tolist(), range(len(slots)), strict=True))
