@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,15 @@ class Automaton(ABC):
         """The states of lists `parents` [B'] with candidates `items` [B'] at t. [B', ...]"""
         return state[parents]
 
+    def gone(self, state: Any) -> Bool | None:
+        """Which candidates no position will take any more; necessary only. [B, C]; None for none."""
+        return None
+
     def can_finish(self, state: Any, t: int, free: Bool) -> Bool | None:
         """Whether the positions behind t can still be filled if a candidate stands at t; necessary only.
 
-        `free` [B, C] says which candidates are left at t. [B, C] or [1, C]; None if nothing can be said.
+        `free` [B, C] says which candidates are left at t, less those that are `gone`. [B, C] or [1, C]; None
+        if nothing can be said.
         """
         return None
 
@@ -80,6 +85,10 @@ class Automaton(ABC):
     @abstractmethod
     def child(self, key: Any, t: int, label: int) -> Hashable | None:
         """The key before t + 1 if a candidate of `label` stands at t; None if it may not."""
+
+    def spent(self, key: Any) -> Collection[int]:
+        """Labels that no position will take any more; necessary only, as `gone`."""
+        return ()
 
     def enough(self, key: Any, t: int, left: Left) -> bool:
         """Whether candidates `left` can fill the positions from t on; necessary only."""

@@ -229,7 +229,8 @@ class RuleDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     Attributes:
         id: its version; in every response and log row.
         rules: in the order in which equals are relaxed.
-        lookahead_nodes: partial lists that the exact search of one request may expand.
+        lookahead_nodes: partial lists that the exact search may expand to find rules that can hold together,
+            and again for the generators of a request.
     """
 
     id: str

@@ -58,6 +58,9 @@ class BlockedPairs(Automaton):
     def mask(self, state: Bool, t: int) -> Bool:
         return ~state
 
+    def gone(self, state: Bool) -> Bool | None:
+        return state
+
     def step(self, state: Bool, t: int, parents: Int64, items: Int64) -> Bool:
         banned: Bool = state[parents] | self._blocks[self._row[items]]
         return banned
@@ -77,6 +80,9 @@ class BlockedPairs(Automaton):
     def key(self, state: Bool, beam: int, t: int) -> frozenset[int]:
         """The values that are out."""
         return frozenset(np.unique(self._row[state[beam]] - 1).tolist())
+
+    def spent(self, key: frozenset[int]) -> frozenset[int]:
+        return key
 
     def child(self, key: frozenset[int], t: int, label: int) -> frozenset[int] | None:
         if label < 0:

@@ -134,6 +134,9 @@ class MaximumQuota(Automaton):
     def mask(self, state: Int32, t: int) -> Bool:
         return ~(self.inside & (state >= self.count)[:, None])
 
+    def gone(self, state: Int32) -> Bool | None:
+        return self.inside & (state >= self.count)[:, None]
+
     def step(self, state: Int32, t: int, parents: Int64, items: Int64) -> Int32:
         count: Int32 = state[parents] + self.inside[items].astype(np.int32)
         return count
@@ -173,6 +176,9 @@ class MaximumQuota(Automaton):
     def child(self, key: int, t: int, label: int) -> int | None:
         """The key is how many more may come."""
         return key if not label else key - 1 if key else None
+
+    def spent(self, key: int) -> tuple[int, ...]:
+        return () if key else (1,)
 
     def enough(self, key: int, t: int, left: Left) -> bool:
         return left.get(0, 0) + min(left.get(1, 0), key) >= self.length - t

@@ -15,10 +15,8 @@ from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.compile import compile_rule
 from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
 from relaygr.listwise.rules.ground import Ground, open_ground
-from relaygr.listwise.rules.search import conflict
+from relaygr.listwise.rules.search import PAIR_NODES
 from relaygr.listwise.rules.walk import RuleWalk
-
-PAIR_NODES = 200  # that the search for two rules in conflict may expand
 
 
 def open_walk(
@@ -63,6 +61,7 @@ class _Opening:
             reason = f"{eligible} eligible candidates for {self.asked} positions"
             walk.relaxations = (Relaxation("length", eligible, reason),)
         walk.count_hits(self.hits)
+        walk.renew(self.document.lookahead_nodes)
         return walk
 
     def _relaxed(self, every: list[AnyRule], allow_short: bool) -> RuleWalk:
@@ -105,7 +104,7 @@ class _Opening:
             return None
         picks = greedy_list(walk)
         if len(picks) < length:
-            if conflict(walk.hard, eligible, length, min(PAIR_NODES, share)) is not None:
+            if walk.conflict() is not None:
                 return None
             rescued = walk.rescue(picks, _by_rank(walk))
             self.hits += walk.budget_hits
@@ -149,13 +148,8 @@ class _Opening:
 
     def _other(self, rule: AnyRule, held: list[AnyRule]) -> str:
         """A rule with which alone this one cannot hold, if there is one."""
-        pair = [compile_rule(rule, self.ground), None]
         for other in held:
-            pair[1] = (
-                None if isinstance(other, Relaxable) and other.price else compile_rule(other, self.ground)
-            )
-            both = [automaton for automaton in pair if automaton is not None]
-            if conflict(both, self.ground.eligible, self.ground.length, PAIR_NODES) is not None:
+            if RuleWalk(self.ground, (rule, other), nodes=PAIR_NODES).conflict() is not None:
                 return other.name
         return ""
 

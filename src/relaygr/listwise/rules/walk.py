@@ -80,10 +80,21 @@ class RuleWalk:
         """The hard rules that something can break."""
         return tuple(self._hard)
 
+    def renew(self, nodes: int) -> None:
+        """Let the exact search expand `nodes` from now on; what it knows stays."""
+        self._nodes = nodes
+        if "_search" in self.__dict__:
+            self._search.whole.nodes = nodes
+
     @property
     def nodes_left(self) -> int:
         """What the exact search may still expand."""
-        return self._search.nodes if "_search" in self.__dict__ else self._nodes
+        return self._search.whole.nodes if "_search" in self.__dict__ else self._nodes
+
+    def conflict(self) -> tuple[str, str] | None:
+        """Two hard rules that no list satisfies together, if there are two and it is soon seen."""
+        keys = tuple(rule.key(rule.init(), 0, 0) for rule in self._hard)
+        return self._search.conflict(0, keys, self._search.counts(self._ground.eligible))
 
     @property
     def sure(self) -> bool:
@@ -120,6 +131,9 @@ class RuleWalk:
     def _possible(self, marks: Marks, t: int) -> Bool:
         """What the masks of the hard rules and counting ahead leave. [B, C], new"""
         free = self._ground.eligible & ~marks.picked
+        for rule, state in zip(self._hard, marks.rules, strict=False):
+            if not self._sure and (gone := rule.gone(state)) is not None:
+                free &= ~gone
         mask = free.copy()
         for rule, state in zip(self._hard, marks.rules, strict=False):
             mask &= rule.mask(state, t)

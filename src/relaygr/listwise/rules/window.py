@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -176,6 +176,9 @@ class WindowCap(Automaton):
         if key.count(label) >= self.most:
             return None
         return tuple(sorted((*key, label))) if self.window == WHOLE else (*key[1:], label)
+
+    def spent(self, key: tuple[int, ...]) -> Collection[int]:
+        return {label for label in key if key.count(label) >= self.most} if self.window == WHOLE else ()
 
     def enough(self, key: tuple[int, ...], t: int, left: Left) -> bool:
         slots = self.length - t
