@@ -226,7 +226,7 @@ class Slates:
             return _Chosen(region, ballot, place, None, {})
         with course.stage("explanation"):
             picks = ballot.proposals[place].picks
-            values = self.step(region.scene, picks[None])
+            values = self.step.of(region.scene, picks)
             explanation = explain(self.step, region.scene, picks, values)
             means = values.context[0].mean(axis=1).tolist()
         context = dict(zip(self.step.step.features.names, means, strict=True))
