@@ -32,7 +32,7 @@ from relaygr.listwise.step import Group
 EVERYTHING = (*GROUPS, Group(name="vectors", features=("vector:3", "vector:0")))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), shown=st.sampled_from([0, 1, 2, 7]), window=st.integers(1, 4))
 def test_context_is_recomputation(seed: int, shown: int, window: int) -> None:
     scene = random_scene(seed, candidates=9, length=6, shown=shown)

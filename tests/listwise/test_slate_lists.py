@@ -10,14 +10,14 @@ from slate_cases import HEADS, VALUE, list_model, random_scene, step_config, tra
 
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.errors import SlateNanError
-from relaygr.listwise.lists import ListModel, survivals
+from relaygr.listwise.lists import ListModel, ListValues, survivals
 from relaygr.listwise.pool import Head, sigmoid
 from relaygr.listwise.reference import utility
 from relaygr.listwise.step import MAX_HAZARD, StepModel, hazard
 from relaygr.listwise.value import Factor, Term, ValueDocument, ValueFunction
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
     shown=st.sampled_from([0, 3]),
@@ -97,3 +97,16 @@ def test_heads_must_agree() -> None:
     value = ValueFunction(_linear(), (Head("like"), *HEADS[2:]))
     with pytest.raises(ConfigError, match="heads"):
         ListModel(trained(step_config()), value)
+
+
+def test_a_list_of_a_batch_is_the_list_alone() -> None:
+    scene = random_scene(5, candidates=8, length=4)
+    lists = np.array([[0, 1, 2, 3], [7, 2, 5, 1], [3, 0, 6, 4]], dtype=np.int32)
+    model = list_model(5)
+    batch = model(scene, lists)
+    for picks in (lists[1], np.array([6, 5, 4, 3], dtype=np.int32)):
+        fresh = list_model(5)(random_scene(5, candidates=8, length=4), picks[None])
+        found = model.of(scene, picks)
+        for name in ListValues.__slots__:
+            assert np.array_equal(getattr(found, name), getattr(fresh, name)), name
+    assert batch.one(1).utility[0] == batch.utility[1]

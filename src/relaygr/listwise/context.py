@@ -83,7 +83,8 @@ class Context:
             case _:
                 if not ask.slots:
                     return np.zeros(len(positions))
-                return (np.array(ask.slots)[: len(positions)] == feature.number).astype(np.float64)
+                types = np.array(ask.slots, dtype=np.int64)[: len(positions)]
+                return np.equal(types, feature.number).astype(np.float64)
 
     def start(self) -> State:
         """One empty list behind what was shown."""

@@ -50,6 +50,23 @@ class ListValues:
     survival: Float64
     utility: Float64
 
+    def one(self, g: int) -> ListValues:
+        """Those of list g alone (G = 1)."""
+        of = slice(g, g + 1)
+        return ListValues(
+            self.context[of],
+            self.base[:, of],
+            self.terms[:, :, of],
+            self.conditional[:, of],
+            self.exit_heads[of],
+            self.exit_logit,
+            self.price[of],
+            self.value[of],
+            self.hazard[of],
+            self.survival[of],
+            self.utility[of],
+        )
+
 
 class ListModel:
     """A step model and a value function, for whole lists.
@@ -99,9 +116,20 @@ class ListModel:
         utility = np.add.accumulate(survival * value, axis=1)[:, -1]  # summed in order, as readers would
         if not (np.isfinite(utility).all() and np.isfinite(leave).all()):
             raise SlateNanError("step model")
-        return ListValues(
+        found = ListValues(
             rows, base, terms, conditional, exit_heads, biases, price, value, leave, survival, utility
         )
+        scene.keep((ListModel, self), (picks, found))
+        return found
+
+    def of(self, scene: Scene, picks: Int32) -> ListValues:
+        """Values of one list int32 [L] (G = 1), from the last call for the scene if the list was in it."""
+        last: tuple[Int32, ListValues] | None = scene.kept((ListModel, self))
+        if last is not None:
+            same = np.flatnonzero((last[0] == picks).all(axis=1))
+            if len(same):
+                return last[1].one(int(same[0]))
+        return self(scene, picks[None])
 
 
 def first_survival(scene: Scene) -> float:

@@ -21,7 +21,9 @@ from relaygr.listwise.counts import SlateCounts
 from relaygr.listwise.errors import BrokenRuleError, InfeasibleError, SlateDeadlineError, SlateNanError
 from relaygr.listwise.evaluate import Evaluator, Rescore
 from relaygr.listwise.explain import Explanation, explain
+from relaygr.listwise.features import Kind
 from relaygr.listwise.generators.beam import Beam
+from relaygr.listwise.generators.mmr import Mmr
 from relaygr.listwise.generators.pointwise import NAME as POINTWISE
 from relaygr.listwise.generators.pointwise import Pointwise
 from relaygr.listwise.lists import ListModel
@@ -224,7 +226,7 @@ class Slates:
             return _Chosen(region, ballot, place, None, {})
         with course.stage("explanation"):
             picks = ballot.proposals[place].picks
-            values = self.step(region.scene, picks[None])
+            values = self.step.of(region.scene, picks)
             explanation = explain(self.step, region.scene, picks, values)
             means = values.context[0].mean(axis=1).tolist()
         context = dict(zip(self.step.step.features.names, means, strict=True))
@@ -282,8 +284,13 @@ GENERATING = (Stage.GREEDY, Stage.BEAM, Stage.GENERATORS)
 
 
 def default_generators(step: ListModel) -> dict[Stage, Sequence[Generator]]:
-    """Greedy and a beam of 4 lists over the top 30."""
-    return {Stage.GREEDY: (Beam(step, 1),), Stage.BEAM: (Beam(step),)}
+    """Greedy, a beam of 4 lists over the top 30, and MMR where the step model asks for vectors as well."""
+    similar = step.step.features.has(Kind.SIMILARITY)
+    return {
+        Stage.GREEDY: (Beam(step, 1),),
+        Stage.BEAM: (Beam(step),),
+        Stage.GENERATORS: (Mmr(),) if similar else (),
+    }
 
 
 def _candidates(chosen: _Chosen, choice: Choice) -> tuple[Candidate, ...]:
