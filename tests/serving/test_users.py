@@ -235,10 +235,10 @@ def test_the_whole_history_is_of_one_moment_and_not_kept() -> None:
         # The store is asked again, and what comes meanwhile waits.
         store.gate.clear()
         reading = asyncio.create_task(users.whole(OWNER))
-        await asyncio.sleep(0)
         deleting = asyncio.create_task(users.delete(OWNER, lambda: "purged"))
         appending = asyncio.create_task(users.append(OWNER, batch(7), None))
-        await asyncio.sleep(0.02)
+        while OWNER not in users._turns or users._turns[OWNER].waiting < 3:
+            await asyncio.sleep(0)
         store.gate.set()
         found, gone, _ = await asyncio.gather(reading, deleting, appending)
         assert found.items.tolist() == list(range(200))

@@ -137,7 +137,8 @@ class Client:
     ) -> Generation:
         """Generate items for a stored user, tokens, item ids or a text: exactly one of the four.
 
-        What is None is left to the server.
+        What is None is left to the server. With `exclude_seen` no item of the history is generated: of a
+        user, of no stored event.
         """
         call = generate_call(
             user,
