@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+from slate_cases import VALUE, list_model, random_pool
 
 from relaygr.core.errors import ConfigError, RequestError
 from relaygr.listwise.pool import Head, Pool, Shown
-from relaygr.listwise.rules.document import Gap, Pin, RuleDocument, parse_rules, read_rules
+from relaygr.listwise.request import SlateAsk
+from relaygr.listwise.rules.document import AnyRule, Gap, Pin, RuleDocument, parse_rules, read_rules
 from relaygr.listwise.rules.ruleset import RuleSet
+from relaygr.listwise.slates import Slates
+
+DOCS = (Path(__file__).parents[2] / "docs" / "slate-rules.md").read_text()
 
 ALL = {
     "id": "reels-rules-3",
@@ -169,3 +175,48 @@ def test_rules_name_the_attribute_that_is_missing() -> None:
     topics = RuleSet(RuleDocument(id="d", rules=(Gap(name="r", attribute="topic", distance=2),)))
     with pytest.raises(RequestError, match=r"^shown\.attributes\.topic: is missing, and rule 'r' needs it"):
         topics.open(pool, np.zeros(3), 2, Shown(ids=np.array([9])))
+
+
+def test_what_the_documentation_shows_runs(tmp_path: Path) -> None:
+    blocks = {
+        language: re.search(rf"```{language}\n(.*?)```", DOCS, re.DOTALL) for language in ("json", "python")
+    }
+    assert all(blocks.values())
+    file = tmp_path / "rules.json"
+    file.write_text(blocks["json"][1])  # type: ignore[index]
+    candidates = random_pool(np.random.default_rng(0), 60)
+    flags = {
+        name: (candidates.ids % 5 == at).astype(np.int64)
+        for at, name in enumerate(("flagged", "fresh", "ad"))
+    }
+    pool = Pool(
+        ids=candidates.ids,
+        heads=candidates.heads,
+        outputs=candidates.outputs,
+        attributes={
+            **candidates.attributes,
+            "author": candidates.ids // 7,
+            "topic": candidates.ids % 9,
+            **flags,
+        },
+        vectors=candidates.vectors,
+    )
+    names = {"path": file, "slates": Slates(VALUE, list_model()), "SlateAsk": SlateAsk, "pool": pool}
+    exec(blocks["python"][1], names)  # type: ignore[index]
+    result = names["result"]
+    assert len(result.items) == 10
+    assert result.fallback_reason is None
+    assert result.relaxations == ()
+    assert names["pinned"].version != names["rules"].version
+
+
+def test_every_kind_and_field_is_documented() -> None:
+    for kind in get_args(AnyRule):
+        assert f"| `{kind.__struct_config__.tag}` |" in DOCS
+        for field in kind.__struct_fields__:
+            assert f"`{field}`" in DOCS, field
+        order = getattr(kind, "ORDER", None)
+        row = next(
+            line for line in DOCS.splitlines() if line.startswith(f"| `{kind.__struct_config__.tag}` |")
+        )
+        assert row.endswith(f"| {order or 'never'} |")

@@ -19,7 +19,7 @@ from relaygr.listwise.rules.quota import MinimumQuota
 from relaygr.listwise.rules.search import Keys, OutOfNodesError, Search
 from relaygr.listwise.rules.slack import never_stuck
 
-CHUNK = 1024  # picks that are looked behind at once
+CHUNK_CELLS = 4_000_000  # lists x candidates x positions that are looked behind at once
 
 
 class RuleWalk:
@@ -123,8 +123,9 @@ class RuleWalk:
         mask = self._possible(marks, t)
         if not self._sure:
             beams, columns = np.nonzero(mask)
-            for at in range(0, len(beams), CHUNK):
-                some = slice(at, at + CHUNK)
+            chunk = max(CHUNK_CELLS // (mask.shape[1] * self.length), 1)
+            for at in range(0, len(beams), chunk):
+                some = slice(at, at + chunk)
                 mask[beams[some], columns[some]] = self._completable(marks, t, beams[some], columns[some])
         return self._wished(mask, marks, t)
 
