@@ -1,4 +1,4 @@
-"""Small decoders with linear layers over the catalogue of `generate_rig`, and what is checked of every one."""
+"""Small decoders with linear layers over the catalogue of `generate_rig`, and their books."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ STATE_MODEL = Fingerprint(b"h" * 16)
 _L: LayerKind = "linear_attention"
 _F: LayerKind = "full_attention"
 KINDS: dict[str, tuple[LayerKind, ...]] = {"hybrid": (_L, _F, _L), "linear": (_L, _L)}
+FAT: tuple[LayerKind, ...] = (_L, _F)  # with keys and values so large that the least memory holds few prompts
 STATE_SETTINGS: dict[str, Any] = {
     **SETTINGS,
     "device_bytes": 2 << 20,
@@ -37,9 +38,10 @@ STATE_SETTINGS: dict[str, Any] = {
 
 @lru_cache(4)
 def hybrid_decoder(kind: str = "hybrid", seed: int = 1) -> Decoder:
-    kinds = KINDS[kind]
+    kinds = FAT if kind == "fat" else KINDS[kind]
     linear = LinearConfig(layer_types=kinds, key_heads=2, value_heads=4, key_dim=8, value_dim=12)
-    shape = replace(SHAPE, family="qwen3_next", num_layers=len(kinds), linear=linear)
+    dim = 64 if kind == "fat" else SHAPE.head_dim
+    shape = replace(SHAPE, family="qwen3_next", num_layers=len(kinds), head_dim=dim, linear=linear)
     model = Decoder(shape, CpuBeams(TiledRoute())).init_weights(seed, 0.3)
     return model.eval().requires_grad_(False)
 

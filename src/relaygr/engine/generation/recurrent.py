@@ -52,6 +52,10 @@ class StateStats:
     left: int
 
 
+_RESTARTS: tuple[Restart, ...] = ("end", "snapshot", "start")
+NO_STATES = StateStats(0, 0, 0, 0, 0, 0, tuple((source, 0) for source in _RESTARTS), 0, 0, 0)
+
+
 @dataclass(slots=True, eq=False)
 class _Kept:
     """A prompt's snapshots, the content whose keys and values they belong to, and when it was used last."""
@@ -130,7 +134,7 @@ class StateShelf:
         self._spares = {pool: OrderedDict[Identity, None]() for pool in (self.device, self.host)}
         self._less: set[Identity] = set()
         self._clock = self._saved = self._repeated = self._left = 0
-        self._restarts: dict[Restart, int] = {"end": 0, "snapshot": 0, "start": 0}
+        self._restarts = dict.fromkeys(_RESTARTS, 0)
 
     @property
     def state_bytes(self) -> int:
