@@ -189,8 +189,13 @@ class StateShelf:
         state, ref = working.state, working.ref
         if not self.rule.due(state.tokens, ref.tokens) or self._has(ref, state.tokens):
             return
-        spare = state.tokens != self.rule.last(ref.tokens)
-        room = self._room(self.device, spare, None)
+        room = self._room(self.device, True, None)
+        if room is None and state.tokens == self.rule.last(ref.tokens):
+            # What a longer prompt will go on from is worth a spare one of its own, or else anybody's.
+            for own in working.taken:
+                working.taken.remove(own.tokens)
+                break
+            room = self._room(self.device, False, None)
         if room is not None:
             room.copy_from(state)
             working.taken.put(StateSnapshot(room, _digest(ref, state.tokens), ref.model_fp))
