@@ -174,6 +174,8 @@ class GenerateScheduler:
                 self._check_open()
                 if claim is not None and claim.void:
                     raise GenerateCancelledError(ask.request_id, "the user was deleted")
+                if line is self._line and self._idle():
+                    self._dispatch.rested = True
                 if not line.put(job):
                     message = f"{line.limit} {what} wait already"
                     retry_ms = self._dispatch.retry_ms(tuple(line))
@@ -189,6 +191,15 @@ class GenerateScheduler:
     def _check_open(self) -> None:
         if self._stage != "open":
             raise NotReadyError("the service is stopping")
+
+    def _idle(self) -> bool:
+        """Whether no generation waits or runs that anybody still wants; called with the lock held.
+
+        One whose answer is just being given does not count: who asks again from there comes to an idle
+        engine, although the thread has not looked yet.
+        """
+        running = any(job.waiting and job.ask.rows for job in self._running)
+        return not running and next(iter(self._line), None) is None
 
     def _unanswered(self) -> list[AnyJob]:
         """Everything waiting or running; called with the lock held."""
@@ -221,8 +232,6 @@ class GenerateScheduler:
         with self._change:
             while self._stage != "closed":
                 waiting = tuple(self._line)
-                if not waiting and not self._wave.riders:
-                    self._dispatch.rested = True
                 hold_s = self._dispatch.hold_s(waiting, self._wave)
                 if self._stage == "draining" and waiting:
                     hold_s = 0.0
@@ -243,7 +252,6 @@ class GenerateScheduler:
         if self._dispatch.hold_s(waiting, self._wave) <= 0 or (waiting and self._stage == "draining"):
             self._board(waiting)
         if self._wave.riders:
-            self._dispatch.rested = False
             self._chores = True
             self._wave.step()
             self._note(rider.job for rider in self._wave.riders)
@@ -261,6 +269,8 @@ class GenerateScheduler:
         with self._change:
             self._line.remove(gone)
             self._running = frozenset(rider.job for rider in self._wave.riders)
+            if self._running:
+                self._dispatch.rested = False
         joined = self._wave.riders[before:]
         if joined and self._observer is not None:
             formed_s = joined[0].job.started_s - min(rider.job.queued_s for rider in joined)
