@@ -391,7 +391,7 @@ class Service:
         self._ranking.add(future)
         future.add_done_callback(self._ranking.discard)
         try:
-            return await answered(future, gone)
+            return await answered(job, future, gone)
         except ClientGoneError:
             self.metrics.disconnected("rank")
             raise

@@ -100,7 +100,7 @@ class GenerateDesk:
         except RelayError as error:
             self.metrics.rejected(error)
             raise
-        answer = await answered(asyncio.wrap_future(job.future), gone)
+        answer = await answered(job, asyncio.wrap_future(job.future), gone)
         assert isinstance(answer, Generated)
         return _wire(job, answer.result)
 
