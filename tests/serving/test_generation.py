@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from generation_apps import ITEMS, SHAPE, SIZES, generating, item_codes, save_catalogue
-from patience import await_true
 from prometheus_client.parser import text_string_to_metric_families
 from serving_apps import App, error_of, events, running, save_model, settings
 
+from patience import await_true
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
@@ -207,6 +207,7 @@ def test_models_name_the_generator(app: App) -> None:
 def test_without_a_generator(tmp_path: Path) -> None:
     save_model(tmp_path)
     with running(settings(tmp_path)) as app:
+        assert app.call("GET", "/v1/status").json()["generation"] is None
         error_of(app.call("POST", "/v1/generate", {"user": "x"}), 404, "no_generator")
         error_of(app.call("GET", "/v1/catalogues"), 404, "no_generator")
 

@@ -31,8 +31,8 @@ def _print(console: Console, report: WaitsReport) -> None:
     ):
         table.add_row(name, _ms(one), _ms(other), _ms(added))
     console.print(table)
-    told = "queued by a client that asks again as soon as it is answered, ms, P50 / P99"
-    console.print(f"{told}: {_ms(report.closed_wait_ms)}", highlight=False)
+    told = f"queued, of a client that asks again at once: {_ms(report.closed_wait_ms)} ms"
+    console.print(told, highlight=False)
     loads = Table(
         "scheduling", "load", "1/s", "failed", "P99, ms", "longest free wait, ms", "limit", "longest step"
     )

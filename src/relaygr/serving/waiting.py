@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relaygr.core.errors import CancelledError
 from relaygr.engine.jobs import Job
@@ -32,7 +32,7 @@ async def answered(job: Job[Result], future: asyncio.Future[Result], gone: Gone 
     """
     watch = None if gone is None else asyncio.ensure_future(gone())
     try:
-        either = [future] if watch is None else [future, watch]
+        either: list[asyncio.Future[Any]] = [future] if watch is None else [future, watch]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if future.done():
             return future.result()
