@@ -22,6 +22,7 @@ from relaygr.generation.normalise import Normalization
 from relaygr.generation.requests import GenerateResult
 from relaygr.generation.results import Found, ResultRow, Underflow
 from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
+from relaygr.serving.snapshot import Generation, Pool
 
 STATUS = CatalogueStatus(
     serving="abc",
@@ -56,7 +57,28 @@ def job(queued_s: float = 10.0, started_s: float = 10.1, done_s: float = 10.4) -
 
 def readings() -> GenerateReadings:
     pages = {"free": 100, "pinned": 20, "evictable": 30}
-    return GenerateReadings(GenerateLoad(2, 1, 64, 3), pages, (1024, 4096), STATUS)
+    return GenerateReadings(GenerateLoad(2, 1, 64, 3, 300), pages, (1024, 4096), STATUS)
+
+
+def generation() -> Generation:
+    """A busy generator, as the status page shows it."""
+    states = {"total_bytes": 400 * 1024, "free_bytes": 200 * 1024, "pinned_bytes": 80 * 1024}
+    counts = {"evictable_bytes": 120 * 1024, "entries": 7, "leases": 2, "evictions": 5}
+    return Generation(
+        model="0123456789abcdef" * 2,
+        catalogue="abc",
+        catalogue_age_s=7200.0,
+        waiting=2,
+        running=1,
+        prompts=3,
+        rows=64,
+        rows_limit=1024,
+        tokens=300,
+        tokens_limit=10_240,
+        states=Pool(**states, **counts),
+        beam_bytes=1024,
+        beam_limit_bytes=4096,
+    )
 
 
 def tell_generation(metrics: GenerateMetrics) -> None:
