@@ -181,7 +181,9 @@ def test_what_is_kept_is_compared_with_what_the_baseline_does_not_keep() -> None
             points=(point,),
         )
 
-    table = rates_table((found("naive", 1.0, 1.5), found("full system", 6.0, None), found("full sort", None, 4.0)))
+    table = rates_table(
+        (found("naive", 1.0, 1.5), found("full system", 6.0, None), found("full sort", None, 4.0))
+    )
     columns = {str(column.header): list(column.cells) for column in table.columns}
     assert columns["rate, 1/s"] == ["1.00 - 1.50 ?", ">= 6.00", "< 4.00"]
     assert columns["of naive"] == ["", ">= 4.0x", ""]

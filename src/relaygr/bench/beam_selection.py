@@ -26,7 +26,7 @@ from relaygr.generation.prepare import prepare
 from relaygr.generation.select import select
 
 _SPREAD = 3.0  # of logits
-_DENIED = 2000
+_DENIED_STEP = 750  # every so many-th item is denied: 2,000 of 1.5 million
 
 
 class SelectionCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class SelectionCell(msgspec.Struct, frozen=True, kw_only=True):
         columns: of the head, that logits are given for.
         prepare_ms: finding the candidates and where their logits stand; select_ms: choosing of them.
         both_ms: median of the sums.
-        denied_ms: as `both_ms`, where the request denies 2,000 items.
+        denied_ms: as `both_ms`, where the request denies one item in 750.
     """
 
     sids: int
@@ -58,14 +58,18 @@ class SelectionCase:
     def __init__(self, sids: int, seed: int) -> None:
         self.index = _skewed_index(sids, seed)
         self._heads = HeadPlan(stacked(SIZES, SPECIALS).resolve(SIZES), SPECIALS + sum(SIZES))
-        denied = self.index.items[:: max(len(self.index.items) // _DENIED, 1)]
-        self._filter = make_filter(self.index, Wanted(deny=denied.tolist()))
+        self._filter = make_filter(self.index, Wanted(deny=self.index.items[::_DENIED_STEP].tolist()))
 
     def parents(self, level: int, width: int) -> Int64s:
-        """The nodes above `level` with the most children, in an order that has nothing to do with it."""
-        degrees = np.diff(self.index.ptr[level - 1])
-        chosen: Int64s = np.random.default_rng(1).permutation(np.argsort(-degrees, kind="stable")[:width])
-        return chosen
+        """The nodes above `level` with the most children, in an order that has nothing to do with it.
+
+        Only those that a search reaches in spite of the filter.
+        """
+        nodes = np.arange(self.index.nodes(level - 1))
+        nodes = nodes[self._filter.alive(level - 1, nodes)]
+        degrees = np.diff(self.index.ptr[level - 1])[nodes]
+        widest: Int64s = nodes[np.argsort(-degrees, kind="stable")[:width]]
+        return np.random.default_rng(1).permutation(widest)
 
     def measure(self, width: int, level: int, normalization: Normalization, runs: int) -> SelectionCell:
         """Index work and selection in turns, after a run that does not count."""

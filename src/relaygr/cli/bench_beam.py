@@ -150,7 +150,7 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
 
 def _selection(cells: tuple[SelectionCell, ...]) -> Table:
     table = Table(title=f"milliseconds of a round over {cells[0].sids:,} ids, one core, logits given")
-    for name in ("W", "level", "scores", "candidates", "prepare", "select", "both", "2,000 denied"):
+    for name in ("W", "level", "scores", "candidates", "prepare", "select", "both", "some denied"):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
         times = (cell.prepare_ms, cell.select_ms, cell.both_ms, cell.denied_ms)
