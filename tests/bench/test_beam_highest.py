@@ -195,6 +195,7 @@ def test_what_is_kept_is_compared_with_what_the_baseline_does_not_keep() -> None
     [
         ("--load-s: -1", {"limit_s": -1.0}),
         ("--target-ms: 0", {"target_ms": 0.0}),
+        (r"--ids: \(0,\)", {"sids": (0,)}),
         ("--variants: 'fast'", {"variants": ("naive", "fast")}),
     ],
 )

@@ -26,14 +26,14 @@ class Effort:
 
     Attributes:
         limit_s: in all; no load begins that would end after it.
-        requests, targets: a load has so many requests and takes so many times the target, as long as that
-            is within `part` of the time; then it is as long as that.
+        targets: a load takes at least so many times the target.
+        requests: that a load has where they fit into `part` of the time; it has 20 in any case.
         votes: by which both sides of the edge must lead.
     """
 
     limit_s: float
-    requests: int = 200
     targets: float = 5.0
+    requests: int = 200
     part: float = 0.25
     votes: int = 2
 
@@ -187,5 +187,5 @@ class _Search:
 
     def _seconds(self, rate: float) -> float:
         effort = self._effort
-        wanted = max(effort.targets * self._target_ms / 1000, effort.requests / rate)
-        return max(min(wanted, effort.part * effort.limit_s), _FEWEST / rate)
+        enough_s = min(effort.requests / rate, effort.part * effort.limit_s)
+        return max(enough_s, effort.targets * self._target_ms / 1000, _FEWEST / rate)

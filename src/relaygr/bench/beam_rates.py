@@ -55,6 +55,8 @@ class RatesSpec:
             raise ConfigError("--load-s", f"{self.limit_s:g} must not be negative")
         if self.target_ms is not None and self.target_ms <= 0:
             raise ConfigError("--target-ms", f"{self.target_ms:g} must be positive")
+        if not self.sids or min(self.sids) < 1:
+            raise ConfigError("--ids", f"{self.sids} must be numbers of at least 1")
         for name in self.variants:
             if name not in VARIANTS:
                 raise ConfigError("--variants", f"{name!r} is not one of {', '.join(VARIANTS)}")
@@ -98,7 +100,7 @@ def measure_rates(spec: RatesSpec, decoder: Decoder, seed: int, tell: Tell) -> l
     for sids in sorted(spec.sids):
         tell(f"building a catalogue of {sids:,} semantic ids")
         catalogues = make_catalogues(sids, seed)
-        if target_ms is None:
+        if target_ms is None:  # the first, and smallest, catalogue
             tell("what the baseline takes alone")
             with one_by_one(naive_beams(decoder, catalogues), prompts, spec.prompt, spec.width) as door:
                 target_ms = _TARGETS * alone(door, _ALONE_RUNS, first, watch)

@@ -12,14 +12,17 @@ from rich.table import Table
 
 from relaygr.bench.beam import QUICK, RATES, SELECTION, BeamReport, BeamSpec, bench_beam, quick_report
 from relaygr.bench.beam_cells import BeamCell
-from relaygr.bench.beam_rates import VARIANTS
+from relaygr.bench.beam_rates import VARIANTS, RatesSpec
 from relaygr.bench.beam_selection import SelectionCell
 from relaygr.bench.beam_waits import WaitsSpec
+from relaygr.cli.bench_beam_modes import numbers
 from relaygr.cli.bench_beam_rates import rates_table
 from relaygr.cli.bench_beam_waits import report_waits
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
+
+_RATES = RatesSpec()
 
 
 def beam(
@@ -31,6 +34,7 @@ def beam(
     load_s: float | None = None,
     target_ms: float | None = None,
     variants: str = ",".join(VARIANTS),
+    ids: str = ",".join(map(str, _RATES.sids)),
     selection: bool = False,
     waits: bool = False,
     threads: int = 2,
@@ -58,6 +62,8 @@ def beam(
         Of P99, for all rates; by default 2.5 times what the baseline takes alone.
     variants: str
         That rates are measured of: names with commas between them.
+    ids: str
+        Semantic ids of the catalogues that they are measured over.
     selection: bool
         Measure only single rounds of selection over 1.5 million semantic ids, on one core.
     waits: bool
@@ -81,6 +87,7 @@ def beam(
         limit_s=base.rates.limit_s if load_s is None else load_s,
         target_ms=target_ms,
         variants=tuple(name.strip() for name in variants.split(",")),
+        sids=numbers("--ids", ids),
     )
     spec = replace(base, dtype=dtype, threads=threads, seed=seed, rates=loads)
     if not peers:
