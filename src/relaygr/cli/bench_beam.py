@@ -16,7 +16,7 @@ from relaygr.bench.beam_rates import VARIANTS, RatesSpec
 from relaygr.bench.beam_selection import SelectionCell
 from relaygr.bench.beam_waits import WaitsSpec
 from relaygr.cli.bench_beam_modes import numbers
-from relaygr.cli.bench_beam_rates import rates_table
+from relaygr.cli.bench_beam_rates import rates_table, short
 from relaygr.cli.bench_beam_waits import report_waits
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
@@ -127,7 +127,7 @@ def _ours(cells: tuple[BeamCell, ...]) -> Table:
         ours = cell.ours
         times = (ours.prefill_ms, ours.forward_ms, ours.head_ms, ours.selection_ms, ours.total_ms)
         table.add_row(
-            _short(cell.sids),
+            short(cell.sids),
             f"{cell.prompt:,}",
             str(cell.width),
             *(_ms(time) for time in times),
@@ -145,7 +145,7 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
         if others == (None, None) and cell.transformers_prefill_ms is None:
             continue
         table.add_row(
-            _short(cell.sids),
+            short(cell.sids),
             f"{cell.prompt:,}",
             str(cell.width),
             _ms(cell.total_ms),
@@ -164,10 +164,6 @@ def _selection(cells: tuple[SelectionCell, ...]) -> Table:
         described = (str(cell.width), str(cell.level), cell.normalization, f"{cell.candidates:,}")
         table.add_row(*described, *(_ms(time) for time in times))
     return table
-
-
-def _short(count: int) -> str:
-    return f"{count / 1e6:g}M" if count >= 10**6 else f"{count / 1e3:g}k"
 
 
 def _times(other_ms: float | None, ours_ms: float) -> str:
