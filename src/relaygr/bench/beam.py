@@ -22,6 +22,7 @@ from relaygr.models.decoder.decoder import Decoder
 Tell = Callable[[str], None]
 _RATE_REPEATS = 5
 _SELECTION_RUNS = 21
+_SCALING_SIDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,30 +93,29 @@ class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bench_beam(spec: BeamSpec, tell: Tell) -> BeamReport:
-    """Measure all cells, single rounds, then the rates; weights, catalogues and prompts are random."""
+    """Measure single rounds, all cells, then the rates; weights, catalogues and prompts are random."""
     serve_with_threads(spec.threads)
-    tell("measuring the machine")
-    probe = MatrixProbe(spec.dtype)
-    probe.measure(_RATE_REPEATS)
-    decoder = make_decoder(spec.dtype, spec.seed)
-    peer = open_peer(decoder) if spec.peer_widths else None
-    cells = [cell for sids in spec.sids for cell in _cells(spec, decoder, peer, sids, tell)]
-    scaling = _scaling(spec, decoder, tell) if spec.scaling else None
+    probe = MatrixProbe(spec.dtype) if spec.sids else None
+    if probe is not None:
+        tell("measuring the machine")
+        probe.measure(_RATE_REPEATS)
     widths = spec.selection_widths
     selection = (
         measure_selection(spec.selection_sids, widths, _SELECTION_RUNS, spec.seed, tell) if widths else ()
     )
-    rates = measure_rates(spec.rates, decoder, spec.seed, tell) if spec.rates.limit_s else ()
-    probe.measure(_RATE_REPEATS)
-    machine = describe_machine(MatrixGflopsByRoute(**{spec.dtype: probe.rates()}))
+    cells, scaling, rates = _searches(spec, tell)
+    if probe is not None:
+        probe.measure(_RATE_REPEATS)
+    measured = {} if probe is None else {spec.dtype: probe.rates()}
+    machine = describe_machine(MatrixGflopsByRoute(**measured))
     shape: dict[str, Any] = msgspec.to_builtins(SHAPE)
     described: dict[str, Any] = msgspec.to_builtins(spec)
     return BeamReport(
         machine=machine,
         shape=shape,
         spec=described,
-        cells=tuple(cells),
-        rates=tuple(rates),
+        cells=cells,
+        rates=rates,
         scaling=scaling,
         selection=tuple(selection),
     )
@@ -132,6 +132,21 @@ def quick_report(report: BeamReport) -> dict[str, dict[str, float | None]]:
         }
         for cell in report.cells
     }
+
+
+def _searches(
+    spec: BeamSpec, tell: Tell
+) -> tuple[tuple[BeamCell, ...], PromptScaling | None, tuple[RateFound, ...]]:
+    """Whatever needs a decoder."""
+    if not (spec.sids or spec.scaling or spec.rates.limit_s):
+        return (), None, ()
+    tell("making a decoder")
+    decoder = make_decoder(spec.dtype, spec.seed)
+    peer = open_peer(decoder) if spec.peer_widths else None
+    cells = [cell for sids in spec.sids for cell in _cells(spec, decoder, peer, sids, tell)]
+    scaling = _scaling(spec, decoder, tell) if spec.scaling else None
+    rates = measure_rates(spec.rates, decoder, spec.seed, tell) if spec.rates.limit_s else []
+    return tuple(cells), scaling, tuple(rates)
 
 
 def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: Tell) -> list[BeamCell]:
@@ -168,7 +183,7 @@ def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: 
 
 def _scaling(spec: BeamSpec, decoder: Decoder, tell: Tell) -> PromptScaling:
     tell("what a longer prompt costs")
-    generator = make_generator(decoder, make_catalogues(min(spec.sids), spec.seed))
+    generator = make_generator(decoder, make_catalogues(_SCALING_SIDS, spec.seed))
     try:
         return prompt_scaling(generator, decoder, Prompts(spec.seed + 2), 256, (512, 4096), spec.runs)
     finally:
