@@ -197,7 +197,7 @@ class GenerateGauges(Collector):
         )
         info.add_metric((model, status.serving or NO_MODEL), 1)
         yield info
-        age_s = max(time.time() - status.as_of_s, 0.0) if status.serving else 0.0
+        age_s = status.age_s(time.time()) or 0.0
         yield _gauge("relaygr_catalog_age_seconds", "Age of its data", model, "", {"": age_s})
         yield _gauge("relaygr_catalog_pins", "Requests that hold a version", model, "", {"": status.pins})
         withdrawn = {"": status.withdrawn}
