@@ -21,6 +21,7 @@ from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
 from relaygr.engine.generation.opening import open_generator
 from relaygr.engine.generation.prompts import Asked
+from relaygr.engine.generation.recurrent import NO_STATES
 from relaygr.engine.generation.scheduler import GenerateScheduler
 from relaygr.engine.generation.seats import Generated
 from relaygr.engine.turns import Turnstile, turns_for
@@ -223,7 +224,10 @@ class GenerateDesk:
         pool = stats.pages
         pages = {"free": pool.free_bytes, "pinned": pool.pinned_bytes, "evictable": pool.evictable_bytes}
         beams = stats.beam_bytes, self._config.beam_bytes
-        return GenerateReadings(self.scheduler.load(), pages, beams, self.generator.catalogues.status())
+        states = stats.states or NO_STATES
+        return GenerateReadings(
+            self.scheduler.load(), pages, beams, states, self.generator.catalogues.status()
+        )
 
 
 def shared_turns(config: GeneratorConfig) -> Turnstile | None:
