@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from serving_apps import save_model, settings
 
 from patience import PATIENCE_S
@@ -24,6 +25,7 @@ from relaygr.generation.catalogue.tokens import stacked
 from relaygr.models.decoder.config import DecoderConfig
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.huggingface import save_decoder
+from relaygr.models.decoder.linear_config import LinearConfig
 
 SIZES = (8, 8, 8)
 ITEMS = 200
@@ -80,6 +82,17 @@ def generating(folder: Path, **changes: Any) -> Config:
     )
     base = settings(ranker)
     return Config(engine=base.engine, store=base.store, serving=base.serving, generator=generator)
+
+
+def generating_by_states(folder: Path, seed: int = 0, **changes: Any) -> Config:
+    """As `generating`, with a decoder that has linear layers, and memory for two states for each prompt."""
+    config = generating(folder, **changes)
+    linear = LinearConfig(
+        layer_types=("linear_attention", "full_attention"), key_heads=2, value_heads=4, key_dim=8, value_dim=8
+    )
+    shape = replace(SHAPE, family="qwen3_next", linear=linear)
+    save_decoder(Decoder(shape).init_weights(seed, 0.3), folder / "decoder")
+    return config
 
 
 class HeldRounds:

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from generation_apps import ITEMS, HeldRounds, generating, save_catalogue
+from generation_apps import ITEMS, HeldRounds, generating, generating_by_states, save_catalogue
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from serving_apps import App, error_of, running
@@ -84,6 +84,15 @@ class Day:
     middle: Scrape
     after: Scrape
 
+    @property
+    def model(self) -> str:
+        return desk_of(self.app).generator.model_fp.hex()[:12]
+
+
+def of_states(name: str) -> bool:
+    """Whether it says something of decoders with linear layers only."""
+    return name.removeprefix("relaygr_").startswith(("generate_state_", "generate_linear_"))
+
 
 def desk_of(app: App) -> GenerateDesk:
     assert app.service.generation is not None
@@ -113,7 +122,7 @@ def lost(app: App, patch: pytest.MonkeyPatch) -> None:
         """The client is not there any more."""
 
     with pytest.raises(ClientGoneError):
-        app.do(desk_of(app).generate("default", GenerateBody(history=[1]), None, 1000.0, "r", gone))
+        app.do(desk_of(app).generate("default", GenerateBody(history=[1]), None, None, 1000.0, "r", gone))
 
     def broken(*_: object) -> Any:
         raise RuntimeError("broken")
@@ -152,6 +161,34 @@ def catalogued(app: App, folder: Path) -> None:
     app.post("/v1/catalogues/withdraw", {"items": [1]})
 
 
+def lived(app: App) -> Scrape:
+    """More users than there is memory for, of whom some come again; what it is while one of them runs."""
+    for user in range(8):
+        app.post("/v1/events", {"user": f"u{user}", "items": list(range(1, 41)), "timestamps": [7] * 40})
+        app.post("/v1/generate", {"user": f"u{user}"})
+    app.post("/v1/generate", {"user": "u7"})
+    app.post("/v1/events", {"user": "u7", "items": [3], "timestamps": [8]})
+    app.post("/v1/generate", {"user": "u7"})
+    with ThreadPoolExecutor(1) as callers, HeldRounds(desk_of(app).generator) as rounds:
+        last = callers.submit(lambda: app.call("POST", "/v1/generate", {"user": "u6"}))
+        rounds.await_round()
+        seen = Scrape(app)
+        rounds.release()
+        assert last.result(PATIENCE_S).status_code == 200
+    return seen
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+    """The same of a decoder with linear layers."""
+    with running(generating_by_states(tmp_path_factory.mktemp("states"), state_share=0.004)) as app:
+        before = Scrape(app)
+        middle = lived(app)
+        load = desk_of(app).scheduler.load
+        await_true(lambda: load().running == load().waiting == 0)
+        yield Day(app, before, middle, Scrape(app))
+
+
 @pytest.fixture(scope="module")
 def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     folder = tmp_path_factory.mktemp("counted")
@@ -167,25 +204,29 @@ def day(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
         yield Day(app, before, middle, Scrape(app))
 
 
-def test_what_is_listed_is_what_there_is(day: Day) -> None:
+def test_what_is_listed_is_what_there_is(day: Day, states: Day) -> None:
     kinds = {
         family.name.removeprefix("relaygr_") + ("_total" if family.type == "counter" else ""): family.type
         for family in day.after.families
     }
     assert kinds == {name: one.kind for name, one in LISTED.items()}
-    for family in day.after.families:
+    told = [(day, family) for family in day.after.families if not of_states(family.name)]
+    told += [(states, family) for family in states.after.families if of_states(family.name)]
+    assert {family.name for _, family in told} == {family.name for family in day.after.families}
+    for source, family in told:
         name = family.name.removeprefix("relaygr_") + ("_total" if family.type == "counter" else "")
         assert family.samples, f"{name} has no sample"
         assert family.documentation
         for sample in family.samples:
             labels = set(sample.labels) - {"le"}
-            assert sample.labels["model"] == desk_of(day.app).generator.model_fp.hex()[:12]
+            assert sample.labels["model"] == source.model
             assert labels - {"model"} <= LISTED[name].labels, f"{name} is listed without some of {labels}"
 
 
 @pytest.mark.parametrize("name", sorted(name for name, one in LISTED.items() if one.kind != "gauge"))
-def test_what_happens_is_counted(day: Day, name: str) -> None:
-    assert day.after.value(name) > day.before.value(name)
+def test_what_happens_is_counted(day: Day, states: Day, name: str) -> None:
+    source = states if of_states(name) else day
+    assert source.after.value(name) > source.before.value(name)
 
 
 COUNTED = {
@@ -219,12 +260,15 @@ def test_what_happened_is_counted_once(day: Day, series: tuple[str, ...]) -> Non
     assert day.after.value(name, **labels) - day.before.value(name, **labels) == COUNTED[series]
 
 
-def test_gauges_rise_and_fall(day: Day) -> None:
+def test_gauges_rise_and_fall(day: Day, states: Day) -> None:
     """Those of the documentation, all of them."""
     before, middle, after = day.before, day.middle, day.after
 
     def seen(name: str, **labels: str) -> tuple[float, ...]:
-        return tuple(scrape.value(name, **labels) for scrape in (before, middle, after))
+        source = states if of_states(name) else day
+        return tuple(one.value(name, **labels) for one in (source.before, source.middle, source.after))
+
+    of_one = desk_of(states.app).generator.memory.state_bytes
 
     checked = {
         "generate_running": seen("generate_running") == (0, 1, 0),
@@ -238,6 +282,12 @@ def test_gauges_rise_and_fall(day: Day) -> None:
         and middle.value("generate_prompt_bytes", **{"class": "pinned"}) > 0
         and after.value("generate_prompt_bytes", **{"class": "evictable"}) > 0
         and len(set(seen("generate_prompt_bytes"))) == 1,  # all of it, whatever it is used for
+        "generate_state_bytes": seen("generate_state_bytes", **{"class": "working"}) == (0, of_one, 0)
+        and min(seen("generate_state_bytes", **{"class": "kept"})) > 0
+        and len(set(seen("generate_state_bytes"))) == 1,
+        "generate_state_snapshots": 0
+        < min(seen("generate_state_snapshots"))
+        < seen("generate_state_snapshots")[2],
         "catalog_info": seen("catalog_info") == (1, 1, 1) and versions(before) != versions(after),
         "catalog_age_seconds": before.value("catalog_age_seconds") < after.value("catalog_age_seconds"),
         "catalog_pins": seen("catalog_pins") == (0, 2, 0),

@@ -6,28 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from generation_apps import SHAPE, generating, save_catalogue
-from msgspec.structs import replace
+from generation_apps import generating_by_states, save_catalogue
 from prometheus_client.parser import text_string_to_metric_families
 from serving_apps import App, running
 
 from relaygr.config.settings import Config
 from relaygr.core.units import MIB
-from relaygr.models.decoder.decoder import Decoder
-from relaygr.models.decoder.huggingface import save_decoder
-from relaygr.models.decoder.linear_config import LinearConfig
 
 GRAIN = 64
 
 
 def hybrid(folder: Path, seed: int = 0) -> Config:
-    config = generating(folder, host_bytes=4 * MIB, state_snapshot_tokens=64)
-    linear = LinearConfig(
-        layer_types=("linear_attention", "full_attention"), key_heads=2, value_heads=4, key_dim=8, value_dim=8
-    )
-    shape = replace(SHAPE, family="qwen3_next", linear=linear)
-    save_decoder(Decoder(shape).init_weights(seed, 0.3), folder / "decoder")
-    return config
+    return generating_by_states(folder, seed, host_bytes=4 * MIB, state_snapshot_tokens=64)
 
 
 @pytest.fixture(scope="module")
