@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from relaygr.bench.beam_case import Prompts, make_catalogues, make_decoder, make_generator
-from relaygr.bench.beam_load import RatePoint, play
+from relaygr.bench.beam_load import Door, RatePoint, play
 from relaygr.bench.beam_stays import Limits, Stay, longest_free_s
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.bench.timing import Timing
@@ -300,7 +300,8 @@ def _loaded(bench: _Bench, scheduling: str, load: float, rate_per_s: float) -> L
             send(0).result()
         jobs.clear()
         ears.longest_s = 0.0
-        point = play(send, load * rate_per_s, spec.load_requests, spec.seed, 0, _DEADLINE_MS)
+        seed = (spec.seed, 0)
+        point = play(Door(send, 1), load * rate_per_s, spec.load_requests, seed, 0, _DEADLINE_MS)
     finally:
         scheduler.close()
         generator.close()
