@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 
 from relaygr.config.settings import Config, EngineConfig, ServingConfig, StoreConfig
 from relaygr.core.units import MIB
@@ -88,6 +89,15 @@ def answer_of(caller: socket.socket) -> bytes:
             break
         parts.append(part)
     return b"".join(parts)
+
+
+def counted(live: Live, name: str, **labels: str) -> float:
+    """All samples of a series with these labels, together."""
+    text = httpx.get(f"{live.url}/metrics", timeout=30).text
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return sum(
+        one.value for one in samples if one.name == f"relaygr_{name}" and labels.items() <= one.labels.items()
+    )
 
 
 @dataclass(slots=True)

@@ -9,8 +9,7 @@ from socket import socket
 import httpx
 import pytest
 from generation_apps import SIZES, HeldRounds, generating
-from live_service import Live, answer_of, connect, live_service
-from prometheus_client.parser import text_string_to_metric_families
+from live_service import Live, answer_of, connect, counted, live_service
 
 from patience import await_true
 from relaygr.serving.generation.desk import GenerateDesk
@@ -48,14 +47,6 @@ def held(live: Live) -> tuple[int, ...]:
 
 
 NOTHING = (0,) * 8
-
-
-def counted(live: Live, name: str, **labels: str) -> float:
-    text = httpx.get(f"{live.url}/metrics", timeout=30).text
-    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
-    return sum(
-        one.value for one in samples if one.name == f"relaygr_{name}" and labels.items() <= one.labels.items()
-    )
 
 
 @pytest.mark.parametrize("stage", ["queued", "running"])

@@ -86,8 +86,10 @@ def test_tokens_are_those_of_prompts_that_are_not_computed(app: App, monkeypatch
         return prefill(seats)
 
     monkeypatch.setattr(desk.generator, "prefill", looked)
+    app.post("/v1/events", {"user": "new", "items": list(range(1, 31)), "timestamps": list(range(30))})
     for _ in range(2):
-        app.post("/v1/generate", PROMPT | {"history": list(range(50, 80))})
+        app.post("/v1/generate", {"user": "new", "beam_width": [4, 9, 6]})
+    app.call("DELETE", "/v1/users/new")
     # All of the first one's tokens; of the second only the last is not known from the first, or none is.
     assert seen[0] == (90, 9)
     assert all(tokens <= 1 for tokens, _ in seen[1:])
@@ -100,6 +102,8 @@ def test_the_status_names_the_catalogue(app: App, tmp_path: Path) -> None:
     second = save_catalogue(tmp_path / "second", seed=1)
     app.post("/v1/catalogues/load", {"path": str(tmp_path / "second")})
     assert said(app)["catalogue"] == second != before["catalogue"]
+    app.post("/v1/catalogues/rollback")
+    assert said(app)["catalogue"] == before["catalogue"]
 
 
 def test_the_client_reads_it(app: App) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_service import Live, answer_of, connect, live_service
+from live_service import Live, answer_of, connect, counted, live_service
 from serving_apps import settings
 
 from patience import await_true
@@ -73,6 +73,7 @@ def test_a_client_that_leaves_within_its_body(live: Live) -> None:
 
 def test_a_disconnect_frees_the_slot_of_a_request(live: Live) -> None:
     engine, scheduler = live.service.engine, live.service.scheduler
+    before = counted(live, "disconnects_total", stage="rank")
     engine._lock.acquire()
     try:
         callers = [connect(live) for _ in range(4)]
@@ -86,8 +87,7 @@ def test_a_disconnect_frees_the_slot_of_a_request(live: Live) -> None:
         assert scheduler.load().ranks == 0
     finally:
         engine._lock.release()
-    text = httpx.get(f"{live.url}/metrics").text
-    assert [line for line in text.splitlines() if "disconnect" in line and line.endswith(" 4.0")], text
+    assert counted(live, "disconnects_total", stage="rank") == before + 4
     still_serves(live)
 
 
