@@ -1,4 +1,4 @@
-"""The measured choice of a route: once a process, dtype and number of threads, and slow routes not for long."""
+"""The measured choice of a route: once a process, dtype and number of threads; slow routes not for long."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def test_what_was_measured_is_measured_no_more(timed: list[str]) -> None:
     assert len(timed) == len(first.probes)
     both = choose("auto", "auto")
     assert both.probes[: len(first.probes)] == first.probes
-    assert timed == [f"{dict(fp32='float32', bf16='bfloat16')[p.dtype]}/{p.route}" for p in both.probes]
+    names = {"fp32": "float32", "bf16": "bfloat16"}
+    assert timed == [f"{names[probe.dtype]}/{probe.route}" for probe in both.probes]
     assert both.dtype_name == "fp32"
 
 
