@@ -66,8 +66,8 @@ def test_untrained_greedy_is_the_pointwise_order_on_many_requests() -> None:
 
 
 @pytest.mark.slow
-def test_untrained_greedy_is_the_pointwise_order_on_very_many_requests() -> None:
-    check_day_zero(200_000, seed=1)
+def test_untrained_greedy_is_the_pointwise_order_on_many_more_requests() -> None:
+    check_day_zero(50_000, seed=1)
 
 
 def test_untrained_model_with_every_feature_keeps_the_order() -> None:

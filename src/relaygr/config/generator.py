@@ -41,7 +41,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         normalization: of scores, where a request names none.
         attention: how beams read the prompt; `auto` goes by what was measured at the start.
         dtype: of weights, keys and values.
-        max_filter_items: of one request's `allow`, and of its `deny`.
+        max_filter_items: of one request's `allow`, and of its `deny`; the history of `exclude_seen` is apart.
         max_items, max_items_per_sid: items of an answer, and of one semantic id, where a request names none.
         unknown_items: what becomes of a prompt with items that the catalogue does not know.
         keep_versions: catalogues kept, the serving one included, so that one call can go back.

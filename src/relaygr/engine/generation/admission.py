@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -120,7 +120,9 @@ class Admission:
         widths = self._widths(request, levels).within(nodes)
         use = self._use(prompt, widths, max(pinned.index.sizes), request.normalization)
         self._check_memory(use, prompt, request)
-        wanted = Wanted(allow=request.allow, deny=request.deny, filters=request.filters)
+        wanted = Wanted(
+            allow=request.allow, deny=request.deny, seen=asked.excluded(), filters=request.filters
+        )
         plan = SearchPlan(
             request_id,
             pinned.index,
@@ -131,7 +133,8 @@ class Admission:
             ItemLimits(request.max_items_per_sid, request.max_items, version.repeats),
             request.seed,
         )
-        return GenerateAsk(prompt, refs, pinned, plan, asked, use)
+        # The plan has the places of what was seen.
+        return GenerateAsk(prompt, refs, pinned, plan, replace(asked, seen=None), use)
 
     def _check_filters(self, request: GenerateRequest) -> None:
         limit = self._config.max_filter_items

@@ -15,6 +15,7 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
 from relaygr.core.errors import ConfigError, RelayError
 from relaygr.engine import UserHistory
+from relaygr.engine.columns import Int64
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
 from relaygr.engine.generation.opening import open_generator
@@ -48,7 +49,7 @@ class GenerateDesk:
         self, generator: Generator, config: Config, metrics: GenerateMetrics, turns: Turnstile | None
     ) -> None:
         self.generator, self.metrics = generator, metrics
-        self._config = config.generator
+        self._config, self._max_history = config.generator, config.serving.max_history
         self.scheduler = GenerateScheduler(generator, config.generator, observer=metrics, turns=turns)
         metrics.serve(generator.model_fp.hex(), self._readings)
 
@@ -77,6 +78,7 @@ class GenerateDesk:
         tenant: str,
         body: wire.GenerateBody,
         history: UserHistory | None,
+        seen: Int64 | None,
         left_ms: float,
         request_id: str,
         gone: Gone | None,
@@ -85,6 +87,7 @@ class GenerateDesk:
 
         Args:
             history: of `body.user`.
+            seen: items of all events of the user, for a request that excludes them.
             left_ms: until the deadline.
 
         Raises:
@@ -92,8 +95,8 @@ class GenerateDesk:
         """
         unknown = body.unknown_items or self._config.unknown_items
         try:
-            request = generate_request(body, self._config, request_id)
-            asked = Asked(request=request, history=history, tenant=tenant, unknown=unknown)
+            request = generate_request(body, self._config, self._max_history, request_id)
+            asked = Asked(request=request, history=history, seen=seen, tenant=tenant, unknown=unknown)
             claim = None if history is None else self.scheduler.claim(tenant, history.user)
             # Off the event loop: this makes tokens, filters and digests.
             job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms, claim)
