@@ -1,0 +1,1 @@
+"""Slates: whole lists from a pointwise ranker, by generation, evaluation and choice under rules."""

@@ -1,0 +1,1 @@
+"""Ways to propose lists; each is a `Generator` of `listwise/proposal.py`."""

@@ -1,0 +1,205 @@
+"""Which rules can hold at once: if not all of them, they are given up in their order, then the length is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from relaygr.listwise.arrays import Float64, Int32
+from relaygr.listwise.decode import ROOT
+from relaygr.listwise.errors import InfeasibleError
+from relaygr.listwise.masks import Relaxation
+from relaygr.listwise.pool import Pool, Shown
+from relaygr.listwise.rules.compile import compile_rule
+from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
+from relaygr.listwise.rules.ground import Ground, open_ground
+from relaygr.listwise.rules.search import PAIR_NODES
+from relaygr.listwise.rules.walk import RuleWalk
+
+
+def open_walk(
+    document: RuleDocument, pool: Pool, length: int, shown: Shown | None, *, allow_short: bool
+) -> RuleWalk:
+    """A walk that some list of its length satisfies.
+
+    Relaxable rules are sorted by (order, place in the document). The shortest run of them whose removal
+    leaves a list is removed; if none does, the length falls to the greatest for which there is one. Then each
+    removed rule, the last first, is put back if a list still satisfies it: every rule that stays relaxed is
+    violated by every list that satisfies the others.
+
+    Raises:
+        InfeasibleError: nothing is eligible, or the list would be shorter and `allow_short` is false.
+        RequestError: a rule names an attribute that is not there.
+    """
+    ground = open_ground(document, pool, length, shown)
+    opening = _Opening(document, ground, length, document.lookahead_nodes)
+    return opening.walk(allow_short)
+
+
+@dataclass(slots=True)
+class _Opening:
+    document: RuleDocument
+    ground: Ground
+    asked: int
+    nodes: int
+    hits: int = 0
+
+    def walk(self, allow_short: bool) -> RuleWalk:
+        eligible = int(self.ground.eligible.sum())
+        if not eligible:
+            raise InfeasibleError("rules", f"none of {len(self.ground.ids)} candidates is eligible")
+        self.ground = replace(self.ground, length=min(self.asked, eligible))
+        if eligible < self.asked and not allow_short:
+            raise InfeasibleError("length", f"{eligible} eligible candidates for {self.asked} positions")
+        every = [rule for rule in self.document.rules if compile_rule(rule, self.ground) is not None]
+        walk = self._try(every)
+        if walk is None:
+            walk = self._relaxed(every, allow_short)
+        elif self.ground.length < self.asked:
+            reason = f"{eligible} eligible candidates for {self.asked} positions"
+            walk.relaxations = (Relaxation("length", eligible, reason),)
+        walk.count_hits(self.hits)
+        walk.renew(self.document.lookahead_nodes)
+        return walk
+
+    def _relaxed(self, every: list[AnyRule], allow_short: bool) -> RuleWalk:
+        order = _relaxable(every)
+        full = self.ground
+        dropped = 0
+        walk: RuleWalk | None = None
+        while walk is None and dropped < len(order):
+            dropped += 1
+            walk = self._try(_without(every, order[:dropped]))
+        if walk is None:
+            if not allow_short:
+                raise InfeasibleError(*self._culprit(_without(every, order)))
+            walk = self._shorter(_without(every, order))
+        given_up = list(order[:dropped])
+        # The last one is known to be in the way, unless it was the length that made room.
+        for rule in reversed(given_up if self.ground.length < full.length else given_up[:-1]):
+            rest = [other for other in given_up if other is not rule]
+            if (kept := self._try(_without(every, rest))) is not None:
+                walk, given_up = kept, rest
+        return self._logged(walk, every, given_up, full)
+
+    def _shorter(self, rules: list[AnyRule]) -> RuleWalk:
+        for length in range(self.ground.length - 1, 0, -1):
+            self.ground = replace(self.ground, length=length)
+            if (walk := self._try(rules)) is not None:
+                return walk
+        self.ground = replace(self.ground, length=1)
+        raise InfeasibleError(*self._culprit(rules))
+
+    def _try(self, rules: Sequence[AnyRule]) -> RuleWalk | None:
+        """The walk of the rules if some list satisfies them, with such a list if one had to be made."""
+        # Half of what is left for each attempt, so that none starves those that come after it.
+        share = self.nodes // 2
+        walk = RuleWalk(self.ground, rules, nodes=share)
+        eligible, length = self.ground.eligible, self.ground.length
+        if walk.sure:
+            return walk
+        if any(rule.lack(eligible) for rule in walk.hard):
+            return None
+        picks = greedy_list(walk)
+        if len(picks) < length:
+            if walk.conflict() is not None:
+                return None
+            rescued = walk.rescue(picks, _by_rank(walk))
+            self.hits += walk.budget_hits
+            self.nodes -= share - walk.nodes_left
+            if rescued is None:
+                return None
+            picks = rescued
+        walk.witness = picks
+        return walk
+
+    def _logged(
+        self, walk: RuleWalk, every: list[AnyRule], given_up: list[AnyRule], full: Ground
+    ) -> RuleWalk:
+        held = [rule for rule in every if rule not in given_up]
+        final = RuleWalk(
+            self.ground, held, given_up, nodes=self.document.lookahead_nodes, witness=walk.witness
+        )
+        shown = first_list(final)
+        positions = {} if shown is None else final.broken(shown)
+        log = [
+            Relaxation(rule.name, positions.get(rule.name, -1), self._why(rule, held)) for rule in given_up
+        ]
+        if self.ground.length < self.asked:
+            longer = replace(self.ground, length=self.ground.length + 1)
+            lacks = [_lack(rule, longer) for rule in held] if longer.length <= full.length else []
+            reason = next((lack for lack in lacks if lack), f"no longer list satisfies {_names(held)}")
+            if self.ground.length == full.length:
+                reason = f"{full.length} eligible candidates for {self.asked} positions"
+            log.append(Relaxation("length", self.ground.length, reason))
+        final.relaxations = tuple(log)
+        return final
+
+    def _why(self, rule: AnyRule, held: list[AnyRule]) -> str:
+        if lack := _lack(rule, self.ground):
+            return lack
+        if pair := self._other(rule, held):
+            return f"no list of {self.ground.length} satisfies it and {pair}"
+        found = "found" if self.hits else "there"
+        limit = f" within {self.document.lookahead_nodes} nodes" if self.hits else ""
+        return f"no list of {self.ground.length} that satisfies it and {_names(held)} is {found}{limit}"
+
+    def _other(self, rule: AnyRule, held: list[AnyRule]) -> str:
+        """A rule with which alone this one cannot hold, if there is one."""
+        for other in held:
+            if RuleWalk(self.ground, (rule, other), nodes=PAIR_NODES).conflict() is not None:
+                return other.name
+        return ""
+
+    def _culprit(self, rules: list[AnyRule]) -> tuple[str, str]:
+        """The rule that cannot hold, and why."""
+        for rule in rules:
+            if lack := _lack(rule, self.ground):
+                return rule.name, lack
+        return "length", f"no list of {self.ground.length} satisfies {_names(rules)}"
+
+
+def first_list(walk: RuleWalk) -> Int32 | None:
+    """The pointwise list under the walk's rules, repaired by the exact search at a dead end. [length]"""
+    picks = greedy_list(walk)
+    return picks if len(picks) == walk.length else walk.rescue(picks, _by_rank(walk))
+
+
+def greedy_list(walk: RuleWalk) -> Int32:
+    """The pointwise list under the walk's rules as far as it goes. [at most length]"""
+    marks, picks = walk.start(), list[int]()
+    for t in range(walk.length):
+        mask = walk.allowed(marks, t)[0]
+        if not mask.any():
+            break
+        picks.append(int(mask.argmax()))
+        marks = walk.step(marks, t, ROOT, np.array(picks[-1:]))
+    return np.array(picks, dtype=np.int32)
+
+
+def _by_rank(walk: RuleWalk) -> Float64:
+    """Values that only keep the order. [C]"""
+    return -np.arange(walk.start().picked.shape[1], dtype=np.float64)
+
+
+def _relaxable(rules: Sequence[AnyRule]) -> list[AnyRule]:
+    """Hard rules that may be given up, in order; the sort keeps the document's order among equals."""
+    found = [rule for rule in rules if isinstance(rule, Relaxable) and not rule.price]
+    ranked = [(rule.order, rule) for rule in found if rule.order is not None]
+    return [rule for _, rule in sorted(ranked, key=lambda entry: entry[0])]
+
+
+def _without(rules: Sequence[AnyRule], dropped: Sequence[AnyRule]) -> list[AnyRule]:
+    return [rule for rule in rules if rule not in dropped]
+
+
+def _lack(rule: AnyRule, ground: Ground) -> str:
+    automaton = compile_rule(rule, ground)
+    return "" if automaton is None else automaton.lack(ground.eligible)
+
+
+def _names(rules: Sequence[AnyRule]) -> str:
+    hard = [rule.name for rule in rules if not isinstance(rule, Relaxable) or not rule.price]
+    return ", ".join(hard) or "the length"

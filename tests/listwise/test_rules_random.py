@@ -1,0 +1,109 @@
+"""Hard rules hold in every list of every generator: random requests, read by the independent checker."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from rule_cases import case
+from slate_cases import trained
+
+from relaygr.core.clock import ManualClock
+from relaygr.listwise.errors import InfeasibleError
+from relaygr.listwise.generators.beam import Beam
+from relaygr.listwise.generators.demotion import Demotion
+from relaygr.listwise.generators.dpp import Dpp
+from relaygr.listwise.generators.mmr import Mmr
+from relaygr.listwise.generators.plackett_luce import PlackettLuce
+from relaygr.listwise.generators.pointwise import Pointwise
+from relaygr.listwise.generators.reweighted import Reweighted
+from relaygr.listwise.generators.ssd import Ssd
+from relaygr.listwise.lists import ListModel
+from relaygr.listwise.pool import Head
+from relaygr.listwise.proposal import Budget, Generator
+from relaygr.listwise.request import SlateAsk
+from relaygr.listwise.scene import Scene
+from relaygr.listwise.step import Group, HeadSpec, StepConfig
+from relaygr.listwise.value import Factor, Term, ValueDocument, ValueFunction
+
+VALUE = ValueFunction(
+    ValueDocument(id="like", terms=(Term(weight=1.0, factors=(Factor(head="like"),)),)), (Head("like"),)
+)
+STEP = trained(
+    StepConfig(
+        heads=(HeadSpec(name="like"),),
+        groups=(
+            Group(name="similarity", features=("similarity:max",)),
+            Group(name="author", features=("count:author", "recency:author")),
+        ),
+        watch_head="like",
+        positions=5,
+    )
+)
+MODEL = ListModel(STEP, VALUE)
+GENERATORS: tuple[Generator, ...] = (
+    Mmr(),
+    Dpp(),
+    Dpp(strength=0.5, window=4),
+    Ssd(),
+    Demotion(),
+    PlackettLuce(draws=2),
+    Reweighted("reversed", lambda natural: -natural[0]),
+    Beam(MODEL, 1),
+    Beam(MODEL, 4),
+)
+FALLBACK = Pointwise()
+BUDGET = Budget(ManualClock())
+
+
+def check_request(seed: int, generators: tuple[Generator, ...]) -> Counter[str]:
+    """Lists for one request: the fallback's over all candidates, the others' over all or, if odd, the top."""
+    big = case(
+        seed, candidates=21 + seed % 3 * 6, length=5 + seed % 4, rules=3, shown=6, vectors=8, authors=8
+    )
+    try:
+        walk = big.rules.open(big.pool, big.value, big.length, big.shown)
+    except InfeasibleError:
+        return Counter(infeasible=1)
+    ask = SlateAsk(request_id=str(seed), length=big.length, rules=big.rules, shown=big.shown)
+    scene = Scene(ask, big.pool, big.value, walk, np.arange(len(big.pool)))
+    fallback = FALLBACK.propose(scene, BUDGET)
+    scene = scene.with_fallback(fallback[0].picks)
+    inner = scene.narrow(scene.top(16)) if seed % 2 else scene
+    made = [(scene, FALLBACK.name, fallback)]
+    made += [(inner, each.name, each.propose(inner, BUDGET)) for each in generators]
+    tally: Counter[str] = Counter(relaxed=int(bool(walk.relaxations)))
+    for where, name, lists in made:
+        assert lists, (seed, name)
+        for one in lists:
+            picks = where.columns[one.picks].astype(np.int32)
+            wrong = big.rules.violations(big.pool, picks, walk.length, big.shown, walk.relaxations)
+            assert not wrong, (seed, name, wrong)
+            tally[name] += 1
+            tally["rescued"] += not one.exact
+    tally["budget"] += bool(walk.budget_hits + inner.walk.budget_hits)
+    return tally
+
+
+def test_hard_rules_hold_in_two_thousand_requests() -> None:
+    """The fallback in all of them, one other generator in each by turns."""
+    tally: Counter[str] = Counter()
+    for seed in range(2000):
+        tally += check_request(seed, (GENERATORS[seed // 2 % len(GENERATORS)],))
+    assert tally["pointwise"] >= 1900
+    assert all(tally[generator.name] >= 200 for generator in GENERATORS)
+    assert tally["relaxed"] >= 200  # and requests that needed relaxation are among them
+    assert tally["rescued"] >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("shard", range(100))
+def test_hard_rules_hold_in_a_hundred_thousand_requests(shard: int) -> None:
+    """Every generator in every request."""
+    tally: Counter[str] = Counter()
+    for seed in range(10_000 + shard * 1000, 11_000 + shard * 1000):
+        tally += check_request(seed, GENERATORS)
+    print(f"shard {shard}: {dict(tally)}")
+    assert tally["pointwise"] >= 950
