@@ -105,7 +105,7 @@ def trained() -> Iterator[tuple[Path, Path]]:
         model, data = Path(folder, "model"), Path(folder, "events")
         table = synthesize(SynthSpec(users=500, mean_length=250, items=5000, clusters=25))
         events = write_events(data, table, name="made-up", source="relaygr.data.synth", licence="none")
-        settings = TrainConfig(max_minutes=0.12, eval_requests=50)
+        settings = TrainConfig(max_minutes=0.05, eval_requests=50)
         config = ranker_config(preset("hstu-tiny"), events, settings, settings.max_history)
         report = RankerTrainer(events, model, config, settings, choose("cpu", "fp32").kernel).run()
         print(f"trained {report.steps} steps in {report.elapsed_s:.0f} s")

@@ -143,6 +143,15 @@ def test_the_room_before_a_pinned_author_is_kept_free_without_a_search() -> None
     assert walk.budget_hits == 0
 
 
+def test_an_item_that_two_rules_pin_to_one_place_takes_that_place_once() -> None:
+    here = pool(author=[1, 1, 2])
+    pin = {"kind": "pin", "item": 101, "position": 1}
+    most = {"kind": "maximum", "attribute": "author", "values": [1], "count": 1}
+    walk, picks = opened(rules(pin, most, pin), here, 2)
+    assert picks == [2, 1]
+    assert walk.relaxations == ()
+
+
 def test_soft_rules_are_priced_and_the_price_is_in_the_explanation() -> None:
     """A soft rule forbids nothing; what it takes is reported per pick and per list, U with it and without."""
     ranked = random_pool(np.random.default_rng(3), 30)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from serving_apps import save_model, settings
 
+from patience import PATIENCE_S
 from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
 from relaygr.core.units import MIB
+from relaygr.engine.generation.generator import Generator
+from relaygr.engine.generation.interface import Step
+from relaygr.engine.generation.seats import GenerateSeat
 from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
 from relaygr.generation.catalogue.build import build_index
 from relaygr.generation.catalogue.rows import Rows
@@ -18,6 +25,7 @@ from relaygr.generation.catalogue.tokens import stacked
 from relaygr.models.decoder.config import DecoderConfig
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.huggingface import save_decoder
+from relaygr.models.decoder.linear_config import LinearConfig
 
 SIZES = (8, 8, 8)
 ITEMS = 200
@@ -74,3 +82,48 @@ def generating(folder: Path, **changes: Any) -> Config:
     )
     base = settings(ranker)
     return Config(engine=base.engine, store=base.store, serving=base.serving, generator=generator)
+
+
+def generating_by_states(folder: Path, seed: int = 0, **changes: Any) -> Config:
+    """As `generating`, with a decoder that has linear layers, and memory for two states for each prompt."""
+    config = generating(folder, **changes)
+    linear = LinearConfig(
+        layer_types=("linear_attention", "full_attention"), key_heads=2, value_heads=4, key_dim=8, value_dim=8
+    )
+    shape = replace(SHAPE, family="qwen3_next", linear=linear)
+    save_decoder(Decoder(shape).init_weights(seed, 0.3), folder / "decoder")
+    return config
+
+
+class HeldRounds:
+    """A generator that stops at the beginning of its next round, until it is let go.
+
+    Attributes:
+        sizes: requests of each round that was begun.
+    """
+
+    def __init__(self, generator: Generator) -> None:
+        self.sizes: list[int] = []
+        self._generator, self._round = generator, generator.round
+        self._entered, self._go = threading.Semaphore(0), threading.Event()
+
+    def __enter__(self) -> HeldRounds:
+        self._generator.round = self._held  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+        del self._generator.round
+
+    def await_round(self) -> None:
+        assert self._entered.acquire(timeout=PATIENCE_S)
+
+    def release(self) -> None:
+        """This round, and all that follow."""
+        self._go.set()
+
+    def _held(self, seats: Sequence[GenerateSeat]) -> Step:
+        self.sizes.append(len(seats))
+        self._entered.release()
+        assert self._go.wait(PATIENCE_S)
+        return self._round(seats)

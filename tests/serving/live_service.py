@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from prometheus_client.parser import text_string_to_metric_families
 
 from relaygr.config.settings import Config, EngineConfig, ServingConfig, StoreConfig
 from relaygr.core.units import MIB
@@ -68,6 +69,35 @@ def live_service(config: Config = CONFIG, port: int = 0, tracing: Tracing | None
     finally:
         live.stop()
         listener.close()
+
+
+def connect(live: Live) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", int(live.url.rsplit(":", 1)[1])), timeout=30)
+    found.settimeout(30)
+    return found
+
+
+def answer_of(caller: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    parts = []
+    while True:
+        try:
+            part = caller.recv(65_536)
+        except ConnectionResetError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
+def counted(live: Live, name: str, **labels: str) -> float:
+    """All samples of a series with these labels, together."""
+    text = httpx.get(f"{live.url}/metrics", timeout=30).text
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return sum(
+        one.value for one in samples if one.name == f"relaygr_{name}" and labels.items() <= one.labels.items()
+    )
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import httpx
 from relaygr.client import answers, calls
 from relaygr.client.answers import Hint
 from relaygr.client.calls import A, Call, History, Ints
-from relaygr.client.door import Door
+from relaygr.client.door import Door, trusted
 from relaygr.client.exchange import Again, Exchange, Outgoing, Reply, Terms, hint_of
 from relaygr.client.generation import Generation, ItemId
 from relaygr.client.generation import generate as generate_call
@@ -45,12 +44,9 @@ class Client:
     def __init__(self, door: Door | str, transport: httpx.BaseTransport | None = None) -> None:
         """`transport` stands in for the network. Proxies of the environment are not used."""
         door = Door(door) if isinstance(door, str) else door
-        trusted = httpx.create_ssl_context(trust_env=False)
         # Calls that go ahead of ranking have a lane of their own: a server that leaves them without an answer
         # takes neither connections nor retries from the calls that somebody waits for.
-        self._lanes = {
-            ahead: _Lane(door.terms, self._http(door, transport, trusted)) for ahead in (False, True)
-        }
+        self._lanes = {ahead: _Lane(door.terms, self._http(door, transport)) for ahead in (False, True)}
 
     def append(
         self,
@@ -215,13 +211,13 @@ class Client:
         self.close()
 
     @staticmethod
-    def _http(door: Door, transport: httpx.BaseTransport | None, trusted: ssl.SSLContext) -> httpx.Client:
+    def _http(door: Door, transport: httpx.BaseTransport | None) -> httpx.Client:
         return httpx.Client(
             base_url=door.url,
             headers=door.headers,
             limits=door.limits,
             transport=transport,
-            verify=trusted,
+            verify=trusted(),
             trust_env=False,
         )
 

@@ -61,13 +61,13 @@ def compile_rule(rule: AnyRule, ground: Ground, pins: Pins = ()) -> Automaton | 
 
 
 def pins_of(rules: Sequence[AnyRule], ground: Ground) -> Pins:
-    """Where hard pins put which column, by position; those that the list can honour."""
-    found = []
+    """Where hard pins put which column, by position; those that the list can honour, each once."""
+    found = set()
     for rule in rules:
         if isinstance(rule, Pin) and not rule.price:
             position, column = _position(rule, ground), _column(rule, ground)
             if column >= 0 and 0 <= position < ground.length:
-                found.append((position, column))
+                found.add((position, column))
     return tuple(sorted(found))
 
 
