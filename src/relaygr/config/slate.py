@@ -32,7 +32,7 @@ class SlateConfig(Section, frozen=True, kw_only=True):
             limit but the request's deadline.
         generate_items: items that are generated for a request without candidates.
         workers: slates that are made at once, beside the event loop and the model.
-        queue_max: slates that wait for a thread; further ones are refused.
+        queue_max: slates that wait or are being made; further ones are refused.
     """
 
     PATH: ClassVar[str] = "slate"

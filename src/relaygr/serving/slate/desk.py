@@ -167,15 +167,14 @@ class SlateDesk:
 
         self._waiting += 1
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+            job = self._threads.submit(work)
         except RuntimeError as error:  # closed meanwhile
             self._waiting -= 1
             raise NotReadyError("the service is stopping") from error
-        future.add_done_callback(self._ended)
-        return await answered(future, gone)
-
-    def _ended(self, future: asyncio.Future[tuple[Made, float, float]]) -> None:
-        self._waiting -= 1
+        try:
+            return await answered(job, asyncio.wrap_future(job), gone)
+        finally:
+            self._waiting -= 1
 
 
 def slate_request(body: wire.SlateBody, candidates: list[int], length: int, request_id: str) -> SlateRequest:

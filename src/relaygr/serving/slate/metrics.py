@@ -42,7 +42,7 @@ class SlateMetrics:
         registry: of the service.
         recent: what the status page reads; names begin with "slate ".
         model: fingerprint of the ranker of the next slate.
-        waiting: slates that wait for a thread.
+        waiting: slates that wait or are being made.
         mode: of the server.
     """
 
@@ -182,7 +182,7 @@ class _Gauges(Collector):
     def collect(self) -> Iterable[Metric]:
         model, mode = self._metrics.model, self._mode()
         waiting = GaugeMetricFamily(
-            "relaygr_slate_waiting", "Slates that wait for a thread", labels=("model",)
+            "relaygr_slate_waiting", "Slates that wait or are being made", labels=("model",)
         )
         waiting.add_metric((model,), self._waiting())
         yield waiting
