@@ -11,7 +11,7 @@ from slate_cases import trained
 
 from relaygr.core.clock import ManualClock
 from relaygr.listwise.errors import InfeasibleError
-from relaygr.listwise.generators.beam import Beam
+from relaygr.listwise.generators.beam import Beam, BeamWithGreedy
 from relaygr.listwise.generators.demotion import Demotion
 from relaygr.listwise.generators.dpp import Dpp
 from relaygr.listwise.generators.mmr import Mmr
@@ -95,6 +95,26 @@ def test_hard_rules_hold_in_two_thousand_requests() -> None:
     assert all(tally[generator.name] >= 200 for generator in GENERATORS)
     assert tally["relaxed"] >= 200  # and requests that needed relaxation are among them
     assert tally["rescued"] >= 5
+
+
+def test_greedy_and_beam_by_one_search_are_those_of_two() -> None:
+    """Dead ends included."""
+    greedy, beam = Beam(MODEL, 1), Beam(MODEL, 4)
+    both, rescued = BeamWithGreedy(greedy, beam), 0
+    for seed in range(300):
+        one = case(seed, candidates=24, length=6, rules=3, shown=6, vectors=8, authors=5)
+        try:
+            walk = one.rules.open(one.pool, one.value, one.length, one.shown)
+        except InfeasibleError:
+            continue
+        ask = SlateAsk(request_id=str(seed), length=one.length, rules=one.rules, shown=one.shown)
+        scene = Scene(ask, one.pool, one.value, walk, np.arange(len(one.pool)))
+        apart = [*greedy.propose(scene, BUDGET), *beam.propose(scene, BUDGET)]
+        found = both.propose(scene, BUDGET)
+        assert [each.generator for each in found] == ["greedy", "beam4"], seed
+        assert [each.picks.tolist() for each in found] == [each.picks.tolist() for each in apart], seed
+        rescued += not all(each.exact for each in found)
+    assert rescued >= 1
 
 
 @pytest.mark.slow

@@ -102,6 +102,25 @@ class Counting:
         return picks[None, :, 0].astype(np.float64)
 
 
+def test_greedy_and_beam_by_one_search_are_the_same_answers() -> None:
+    model = list_model(3, size=1.0)
+    apart, joint = Slates(VALUE, model), Slates(VALUE, model, joint_ms=20.0)
+    for seed in range(40):
+        pool = random_pool(np.random.default_rng(seed), 60, ties=seed % 4 == 0)
+        for budget_ms in (None, 1e6):
+            ask = SlateAsk(request_id=f"r{seed}", length=3 + seed % 8, budget_ms=budget_ms)
+            one, other = apart.serve(ask, pool), joint.serve(ask, pool)
+            assert one.items.tolist() == other.items.tolist()
+            assert (one.generator, one.utility, one.stage_reached) == (
+                other.generator,
+                other.utility,
+                other.stage_reached,
+            )
+            assert [(each.generator, each.also, each.picks.tolist(), each.score) for each in one.pool] == [
+                (each.generator, each.also, each.picks.tolist(), each.score) for each in other.pool
+            ]
+
+
 def test_lists_are_whole_and_of_the_pool() -> None:
     slates = Slates(VALUE, MODEL)
     moved = 0

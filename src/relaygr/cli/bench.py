@@ -40,6 +40,7 @@ bench_app.command("relaygr.cli.bench_drift:drift", name="drift")
 bench_app.command("relaygr.cli.bench_beam:beam", name="beam")
 bench_app.command("relaygr.cli.bench_beam_modes:beams", name="beam-modes")
 bench_app.command("relaygr.cli.bench_linear:linear", name="linear")
+bench_app.command("relaygr.cli.bench_slate:slate", name="slate")
 
 
 @bench_app.command

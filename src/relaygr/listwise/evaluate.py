@@ -49,4 +49,4 @@ class Rescore:
         self.version = "rescore:" + "+".join(each.step.version[:8] for each in self._models)
 
     def evaluate(self, scene: Scene, picks: Int32) -> Float64:
-        return np.stack([model(scene, picks).utility for model in self._models])
+        return np.stack([model.utilities(scene, picks) for model in self._models])

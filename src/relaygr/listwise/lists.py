@@ -119,17 +119,32 @@ class ListModel:
         found = ListValues(
             rows, base, terms, conditional, exit_heads, biases, price, value, leave, survival, utility
         )
-        scene.keep((ListModel, self), (picks, found))
+        known = self._known(scene)
+        for g, one in enumerate(picks):
+            known[one.tobytes()] = found, g
         return found
 
+    def utilities(self, scene: Scene, picks: Int32) -> Float64:
+        """U of lists int32 [G, L]; those that were valued for this scene before are not valued again. [G]
+
+        Raises:
+            SlateNanError, RequestError: as a call.
+        """
+        known = self._known(scene)
+        fresh = [g for g, one in enumerate(picks) if one.tobytes() not in known]
+        if fresh:
+            self(scene, picks[fresh])
+        values = (known[one.tobytes()] for one in picks)
+        return np.array([found.utility[g] for found, g in values])
+
     def of(self, scene: Scene, picks: Int32) -> ListValues:
-        """Values of one list int32 [L] (G = 1), from the last call for the scene if the list was in it."""
-        last: tuple[Int32, ListValues] | None = scene.kept((ListModel, self))
-        if last is not None:
-            same = np.flatnonzero((last[0] == picks).all(axis=1))
-            if len(same):
-                return last[1].one(int(same[0]))
-        return self(scene, picks[None])
+        """Values of one list int32 [L] (G = 1), as they were found before if the scene knows the list."""
+        known = self._known(scene).get(picks.tobytes())
+        return self(scene, picks[None]) if known is None else known[0].one(known[1])
+
+    def _known(self, scene: Scene) -> dict[bytes, tuple[ListValues, int]]:
+        """Lists of a scene that were valued, and their places in what was found."""
+        return scene.once((ListModel, self), dict[bytes, tuple[ListValues, int]])
 
 
 def first_survival(scene: Scene) -> float:

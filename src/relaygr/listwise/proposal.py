@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,6 +46,11 @@ class Budget:
     @property
     def limited(self) -> bool:
         return self._deadline_s is not None
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline; infinite without one."""
+        return math.inf if self._deadline_s is None else self._deadline_s - self._clock.now_s()
 
     def check(self) -> None:
         """Call between stages and between positions.

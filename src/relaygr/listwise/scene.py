@@ -88,14 +88,6 @@ class Scene:
         made: Made = self._cache[key]
         return made
 
-    def keep(self, key: Hashable, value: object) -> None:
-        """Leave something for `kept`; it replaces what was there."""
-        self._cache[key] = value
-
-    def kept(self, key: Hashable) -> Any:
-        """What was left under the key last; None if nothing was."""
-        return self._cache.get(key)
-
     def seed(self, generator: str) -> int:
         """Of the request's id and the generator; below 2**64."""
         return seed_of(self.ask.request_id, generator)

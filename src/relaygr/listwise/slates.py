@@ -6,6 +6,7 @@ time, a number that is not finite, an exception, a broken rule) ends in that lis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from relaygr.listwise.errors import BrokenRuleError, InfeasibleError, SlateDeadl
 from relaygr.listwise.evaluate import Evaluator, Rescore
 from relaygr.listwise.explain import Explanation, explain
 from relaygr.listwise.features import Kind
-from relaygr.listwise.generators.beam import Beam
+from relaygr.listwise.generators.beam import Beam, BeamWithGreedy
 from relaygr.listwise.generators.mmr import Mmr
 from relaygr.listwise.generators.pointwise import NAME as POINTWISE
 from relaygr.listwise.generators.pointwise import Pointwise
@@ -83,6 +84,8 @@ class Slates:
         trust: the region that lists stay in.
         mode: of requests that name none.
         clock: of deadlines and timings.
+        joint_ms: with so much time left, greedy and the beam are one search, whose lists are the same as of
+            two; None for never. Then greedy's list is not there before the beam's.
 
     Raises:
         ConfigError: step model and value function are of different heads; two generators have one name.
@@ -99,6 +102,7 @@ class Slates:
         trust: Trust | None = None,
         mode: Mode = Mode.ON,
         clock: Clock | None = None,
+        joint_ms: float | None = None,
     ) -> None:
         self.value, self.step = value, step
         if step is not None and step.value.version != value.version:
@@ -112,6 +116,8 @@ class Slates:
         names = [POINTWISE] + [each.name for group in self._generators.values() for each in group]
         if len(set(names)) != len(names):
             raise ConfigError("generators", f"{names} must be distinct names")
+        self._joint_s = math.inf if joint_ms is None else joint_ms / 1e3
+        self._jointly = _joined(self._generators)
         self._fallback = Pointwise()
         self._choice, self._trust = choice or Choice(), trust or Trust()
         self._mode, self._clock = mode, clock or MonotonicClock()
@@ -203,6 +209,7 @@ class Slates:
         assert self.evaluator is not None
         assert scene.fallback is not None
         budget, evaluator = course.budget, self.evaluator
+        generators = self._jointly if budget.left_s >= self._joint_s else self._generators
         region = Trust.everything(scene) if scene.ask.unrestricted else self._trust.region(scene)
         assert region.scene.fallback is not None
         ballot = Ballot(region.scene)
@@ -210,7 +217,7 @@ class Slates:
         try:
             for stage in GENERATING:
                 with course.stage(stage):
-                    for generator in self._generators[stage]:
+                    for generator in generators[stage]:
                         budget.check()
                         made = generator.propose(region.scene, budget)
                         ballot.add(one for one in made if region.holds(one.picks))
@@ -296,6 +303,17 @@ def default_generators(step: ListModel) -> dict[Stage, Sequence[Generator]]:
         Stage.BEAM: (Beam(step),),
         Stage.GENERATORS: (Mmr(),) if similar else (),
     }
+
+
+def _joined(generators: dict[Stage, tuple[Generator, ...]]) -> dict[Stage, tuple[Generator, ...]]:
+    """The same lists in the same order, with greedy and the beam behind it by one search."""
+    greedy, beams = generators[Stage.GREEDY], generators[Stage.BEAM]
+    if not (greedy and beams) or not BeamWithGreedy.joins(greedy[-1], beams[0]):
+        return generators
+    assert isinstance(greedy[-1], Beam)
+    assert isinstance(beams[0], Beam)
+    both = BeamWithGreedy(greedy[-1], beams[0])
+    return {**generators, Stage.GREEDY: greedy[:-1], Stage.BEAM: (both, *beams[1:])}
 
 
 def _candidates(chosen: _Chosen, choice: Choice) -> tuple[Candidate, ...]:

@@ -31,6 +31,9 @@ from relaygr.listwise.trust import Trust
 from relaygr.listwise.value import load_value
 from relaygr.models.presets import AnyConfig
 
+# Some times what a whole list takes: greedy's list then is not needed before the beam's.
+_JOINT_MS = 20.0
+
 
 def heads_of(shape: AnyConfig) -> tuple[Head, ...]:
     """The heads of a ranker as the list layer names them."""
@@ -60,14 +63,20 @@ def open_slates(config: SlateConfig, heads: tuple[Head, ...], clock: Clock | Non
         model = ListModel(StepModel.load(Path(config.step)), value)
     except ConfigError as error:
         raise _under(config, "step", error) from error
+    return make_slates(config, model, clock)
+
+
+def make_slates(config: SlateConfig, model: ListModel, clock: Clock | None = None) -> Slates:
+    """The serving loop of a step model that is open."""
     return Slates(
-        value,
+        model.value,
         model,
-        generators=_generators(config, model, heads),
+        generators=_generators(config, model, model.value.heads),
         choice=Choice(kappa=config.kappa),
         trust=Trust(config.trust_top),
         mode=Mode(config.mode),
         clock=clock,
+        joint_ms=_JOINT_MS,
     )
 
 

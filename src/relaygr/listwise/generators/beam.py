@@ -64,14 +64,42 @@ class Beam:
         self._model, self.width, self.top, self.rest, self.keep = model, width, top, Rest(rest), keep
         self.name = name or ("greedy" if width == 1 else f"beam{width}")
 
+    def like(self, other: Beam) -> bool:
+        """Whether the two differ in width, lists kept and name alone."""
+        return (self._model, self.top, self.rest) == (other._model, other.top, other.rest)
+
     def propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
         columns = None if self.top is None else scene.top(self.top)
         if columns is None or len(columns) == len(scene):
             return self._search(scene, budget)
-        made = self._search(scene.narrow(columns), budget)
-        return [Proposal(columns[one.picks].astype(np.int32), one.generator, exact=one.exact) for one in made]
+        return _widened(self._search(scene.narrow(columns), budget), columns)
+
+    def propose_with_greedy(self, scene: Scene, budget: Budget, greedy: Beam) -> list[Proposal]:
+        """What `greedy` proposes and what this does, by one search: slot 1 is greedy at every position.
+
+        `greedy` has width 1 and the other settings of this.
+        """
+        columns = None if self.top is None else scene.top(self.top)
+        if columns is None or len(columns) == len(scene):
+            return self._both(scene, budget, greedy)
+        return _widened(self._both(scene.narrow(columns), budget, greedy), columns)
+
+    def _both(self, scene: Scene, budget: Budget, greedy: Beam) -> list[Proposal]:
+        found = self._lists(scene, budget)
+        if isinstance(found, list) or found[1][0] != 0:  # a dead end, of all lists or of greedy's
+            mine = found if isinstance(found, list) else self._kept(scene, found[0])
+            return [*greedy.propose(scene, budget), *mine]
+        return [Proposal(found[0][0], greedy.name), *self._kept(scene, found[0])]
 
     def _search(self, scene: Scene, budget: Budget) -> list[Proposal]:
+        found = self._lists(scene, budget)
+        return found if isinstance(found, list) else self._kept(scene, found[0])
+
+    def _kept(self, scene: Scene, lists: Int32) -> list[Proposal]:
+        return [Proposal(picks, self.name) for picks in self._best(scene, lists)]
+
+    def _lists(self, scene: Scene, budget: Budget) -> tuple[Int32, Int64] | list[Proposal]:
+        """Finished lists [n, L] and their slots [n], from 0; what the rescue made if all met a dead end."""
         search = StepSearch.of(self._model, scene)
         beams, length = search.start(), scene.length
         credit = float(scene.value[:length].mean())
@@ -89,7 +117,7 @@ class Beam:
             lists = np.concatenate([lists[parents], items[:, None].astype(np.int32)], axis=1)
             if t + 1 < length:
                 beams = search.step(beams, t, scored, parents, items)
-        return [Proposal(picks, self.name) for picks in self._best(scene, lists)]
+        return lists, slots
 
     def _scores(self, scene: Scene, scored: Scored, lists: Int32, left: int, credit: float) -> Float64:
         if not left or self.rest is Rest.NONE:
@@ -102,9 +130,31 @@ class Beam:
         """The lists of the highest U, the one of better pointwise ranks first among equal ones."""
         if len(lists) == 1:
             return lists
-        utility = self._model(scene, lists).utility
+        utility = self._model.utilities(scene, lists)
         order = np.lexsort((*lists.T[::-1], -utility))
         return lists[order[: self.keep]]
+
+
+class BeamWithGreedy:
+    """Greedy and a beam in one search; `BeamWithGreedy.joins` says for which two that is possible."""
+
+    def __init__(self, greedy: Beam, beam: Beam) -> None:
+        self._greedy, self._beam, self.name = greedy, beam, f"{greedy.name} and {beam.name}"
+
+    def propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
+        return self._beam.propose_with_greedy(scene, budget, self._greedy)
+
+    @staticmethod
+    def joins(greedy: object, beam: object) -> bool:
+        """Whether the second's slot 1 is the first."""
+        if not (isinstance(greedy, Beam) and isinstance(beam, Beam)) or greedy.width != 1 or greedy.keep != 1:
+            return False
+        return greedy.like(beam)
+
+
+def _widened(made: list[Proposal], columns: Int64) -> list[Proposal]:
+    """Proposals over some columns as proposals over all."""
+    return [Proposal(columns[one.picks].astype(np.int32), one.generator, exact=one.exact) for one in made]
 
 
 def take(scores: Float64, slots: Int64, width: int) -> tuple[Int64, Int64, Int64]:

@@ -1,0 +1,189 @@
+"""The list layer by itself: milliseconds by rules, width and pool, beside ranking, and rules that hold.
+
+One process on one core: 200 candidates with three heads, four attributes and vectors, a step model of random
+weights, and the generators and settings that a server has by default.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from relaygr.bench.machine import Machine, MatrixGflopsByRoute, describe_machine
+from relaygr.bench.slate_beside import Beside, measure_beside
+from relaygr.bench.slate_rules import count_violations
+from relaygr.bench.slate_world import RULES, SlateWorld
+from relaygr.bench.timing import Timing
+from relaygr.core.errors import ConfigError
+from relaygr.listwise.request import SlateAsk
+
+Tell = Callable[[str], None]
+_WARM = 20  # requests before the first that counts
+
+
+class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What to measure.
+
+    Attributes:
+        candidates, length: of a request.
+        widths: B, lists that the beam keeps; tops: m, candidates that it looks at.
+        requests: timed ones of each cell.
+        checked: random requests under random rules whose lists the independent checker reads.
+        beside: requests that are ranked, with a list and without.
+    """
+
+    candidates: int = 200
+    length: int = 10
+    widths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    tops: tuple[int, ...] = (30, 60, 120)
+    requests: int = 1000
+    checked: int = 100_000
+    beside: int = 200
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("candidates", 1, 16_384),
+            ("length", 1, 500),
+            ("requests", 1, 10_000_000),
+            ("checked", 0, 10_000_000),
+            ("beside", 0, 1_000_000),
+            ("seed", 0, 2**63 - 1),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"--{name}", f"{value} is outside [{low}, {high}]")
+        for name in ("widths", "tops"):
+            values = getattr(self, name)
+            if not values or min(values) < 1:
+                raise ConfigError(f"--{name}", f"{list(values)} must be numbers from 1, at least one")
+
+
+QUICK = SlateSpec(widths=(4,), tops=(30,), requests=300, checked=500, beside=60)
+
+
+class LatencyCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One list, from scores to the explanation.
+
+    Attributes:
+        rules: how many, by name; width, top: B and m.
+        p50_ms, p99_ms: on the clock; cpu_p50_ms, cpu_p99_ms: of the processor, which others do not move.
+        stage_ms: medians.
+        steps: light steps of the step model, lists times candidates.
+    """
+
+    rules: str
+    width: int
+    top: int
+    p50_ms: float
+    p99_ms: float
+    cpu_p50_ms: float
+    cpu_p99_ms: float
+    stage_ms: dict[str, float]
+    steps: int
+
+
+class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it; `rule_violations` of lists that random requests got, None if none were checked."""
+
+    machine: Machine
+    spec: dict[str, Any]
+    cells: tuple[LatencyCell, ...]
+    beside: Beside | None
+    rule_violations: int | None
+    lists_checked: int
+
+    @property
+    def main(self) -> LatencyCell:
+        """The cell of four lists, 30 candidates and no rules, or the nearest to it."""
+        return min(self.cells, key=lambda c: (c.rules != "none", abs(c.top - 30), abs(c.width - 4)))
+
+
+def bench_slate(spec: SlateSpec, tell: Tell) -> SlateReport:
+    """Measure; the process stays on one core while lists are timed."""
+    with one_core():
+        cells = tuple(_cells(spec, tell))
+        tell("ranking, with a list and without")
+        beside = measure_beside(spec.beside, spec.candidates, spec.length, spec.seed) if spec.beside else None
+    violations, lists = None, 0
+    if spec.checked:
+        violations, lists = count_violations(
+            spec.checked,
+            lambda done: tell(f"random requests under random rules: {done:,} of {spec.checked:,}"),
+        )
+    return SlateReport(
+        machine=describe_machine(MatrixGflopsByRoute()),
+        spec=msgspec.to_builtins(spec),
+        cells=cells,
+        beside=beside,
+        rule_violations=violations,
+        lists_checked=lists,
+    )
+
+
+def quick_report(report: SlateReport) -> dict[str, float | int | None]:
+    """The figures by name, as other programs read them; None for what was not measured."""
+    return {
+        "rule_violations": report.rule_violations,
+        "p99_ms": report.main.p99_ms,
+        "cpu_p99_ms": report.main.cpu_p99_ms,
+        "extra_share": None if report.beside is None else report.beside.extra_share,
+    }
+
+
+@contextmanager
+def one_core() -> Iterator[None]:
+    """The process on one core of those it may use, where the system can do that."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _cells(spec: SlateSpec, tell: Tell) -> Iterator[LatencyCell]:
+    world = SlateWorld(spec.candidates, spec.seed)
+    for rules in RULES:
+        for top in spec.tops:
+            for width in spec.widths:
+                tell(f"lists: rules {rules}, {width} lists of the top {top}")
+                yield _cell(spec, world, rules, width, top)
+
+
+def _cell(spec: SlateSpec, world: SlateWorld, rules: str, width: int, top: int) -> LatencyCell:
+    slates, held = world.slates(width, top), world.rules(rules)
+    wall, cpu, stages = list[float](), list[float](), dict[str, list[float]]()
+    for at in range(spec.requests + _WARM):
+        ask = SlateAsk(request_id=str(at), length=spec.length, rules=held, budget_ms=1000.0)
+        pool = world.pool(at)
+        begun_s, cpu_s = time.perf_counter(), time.process_time()
+        result = slates.serve(ask, pool)
+        ended_s, used_s = time.perf_counter(), time.process_time()
+        if at < _WARM:
+            continue
+        wall.append((ended_s - begun_s) * 1e3)
+        cpu.append((used_s - cpu_s) * 1e3)
+        for stage, milliseconds in result.stage_ms.items():
+            stages.setdefault(str(stage), []).append(milliseconds)
+    clock, processor = Timing("wall", tuple(wall)), Timing("cpu", tuple(cpu))
+    return LatencyCell(
+        rules=rules,
+        width=width,
+        top=top,
+        p50_ms=clock.median_ms,
+        p99_ms=clock.percentile_ms(99),
+        cpu_p50_ms=processor.median_ms,
+        cpu_p99_ms=processor.percentile_ms(99),
+        stage_ms={stage: float(np.median(values)) for stage, values in stages.items()},
+        steps=spec.length * width * min(top, spec.candidates),
+    )

@@ -1,0 +1,126 @@
+"""`relaygr bench slate`: what lists take beside ranking, and whether rules hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from relaygr.bench.slate import QUICK, SlateReport, SlateSpec, bench_slate, quick_report
+from relaygr.cli.report import write_json
+from relaygr.config.paths import check_file
+from relaygr.core.errors import ConfigError
+
+_DEFAULT = SlateSpec()
+
+
+def slate(
+    *,
+    quick: bool = False,
+    candidates: int = _DEFAULT.candidates,
+    length: int = _DEFAULT.length,
+    widths: str = ",".join(map(str, _DEFAULT.widths)),
+    tops: str = ",".join(map(str, _DEFAULT.tops)),
+    requests: int = _DEFAULT.requests,
+    checked: int = _DEFAULT.checked,
+    beside: int = _DEFAULT.beside,
+    seed: int = 0,
+    json: Path | None = None,
+) -> None:
+    """Time lists on one core, by rules, beam width and pool; compare with ranking; check rules at random.
+
+    Parameters
+    ----------
+    quick: bool
+        Four lists of the top 30 of 200 candidates, 500 random requests; the JSON has the figures only.
+    candidates: int
+        Of a request.
+    length: int
+        Positions of a list.
+    widths: str
+        Lists that the beam keeps, numbers with commas between them.
+    tops: str
+        Candidates by pointwise rank that the beam looks at, and the trust region.
+    requests: int
+        Timed ones of each cell.
+    checked: int
+        Random requests under random rules whose lists the independent checker reads.
+    beside: int
+        Rankings that are timed, with a list and without.
+    seed: int
+        Of all that is random.
+    json: Path | None
+        Also write the report to this file.
+    """
+    spec = QUICK
+    if not quick:
+        spec = SlateSpec(
+            candidates=candidates,
+            length=length,
+            widths=_numbers("--widths", widths),
+            tops=_numbers("--tops", tops),
+            requests=requests,
+            checked=checked,
+            beside=beside,
+            seed=seed,
+        )
+    check_file("--json", json)
+    with Console(stderr=True).status("starting") as status:
+        report = bench_slate(spec, lambda text: status.update(escape(text)))
+    write_json(json, quick_report(report) if quick else report)
+    console = Console()
+    console.print(f"{report.machine.cpu}, one core", highlight=False)
+    console.print(_table(report, spec))
+    if report.beside is not None:
+        one = report.beside
+        console.print(
+            f"{one.preset}, history {one.history}, {one.candidates} items: ranking {one.full_ms:.1f} ms, "
+            f"over a cached prefix {one.hit_ms:.1f} ms; the list {one.slate_ms:.1f} ms more "
+            f"({one.extra_share:.0%}, {one.extra_share_hit:.0%})",
+            highlight=False,
+        )
+    if report.rule_violations is not None:
+        console.print(
+            f"{report.lists_checked:,} lists of {spec.checked:,} random requests: "
+            f"{report.rule_violations} rules broken",
+            highlight=False,
+        )
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ConfigError(option, f"{text!r} must be whole numbers with commas between them") from None
+
+
+def _table(report: SlateReport, spec: SlateSpec) -> Table:
+    title = f"A list of {spec.length} from {spec.candidates}: milliseconds; wall clock, then processor time"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in (
+        "rules",
+        "B",
+        "m",
+        "P50",
+        "P99",
+        "cpu P50",
+        "cpu P99",
+        "fallback",
+        "search",
+        "others",
+        "rest",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in report.cells:
+        stage = cell.stage_ms.get
+        search = stage("greedy", 0.0) + stage("beam", 0.0)
+        rest = stage("evaluation", 0.0) + stage("explanation", 0.0)
+        figures = (cell.p50_ms, cell.p99_ms, cell.cpu_p50_ms, cell.cpu_p99_ms)
+        parts = (stage("fallback", 0.0), search, stage("generators", 0.0), rest)
+        table.add_row(
+            cell.rules, str(cell.width), str(cell.top), *(f"{value:.1f}" for value in (*figures, *parts))
+        )
+    return table

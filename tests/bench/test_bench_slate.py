@@ -1,0 +1,83 @@
+"""`bench slate`: cells, figures and the random requests of its check."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from relaygr.bench import slate_rules
+from relaygr.bench.slate import SlateSpec, bench_slate, quick_report
+from relaygr.bench.slate_world import SlateWorld
+from relaygr.cli.main import app
+from relaygr.core.errors import ConfigError
+from relaygr.listwise.request import SlateAsk
+from relaygr.listwise.slates import Slates
+
+TINY = SlateSpec(candidates=40, length=4, widths=(1, 2), tops=(10,), requests=3, checked=5, beside=0)
+
+
+def test_a_cell_for_each_setting_and_figures_by_name() -> None:
+    told: list[str] = []
+    report = bench_slate(TINY, told.append)
+    assert [(cell.rules, cell.width) for cell in report.cells] == [
+        (rules, width) for rules in ("none", "two", "four") for width in (1, 2)
+    ]
+    assert all(0 < cell.p50_ms <= cell.p99_ms for cell in report.cells)
+    assert all("fallback" in cell.stage_ms and "explanation" in cell.stage_ms for cell in report.cells)
+    assert report.main.steps == 4 * 2 * 10
+    assert report.rule_violations == 0
+    assert report.lists_checked > 5
+    figures = quick_report(report)
+    assert figures["p99_ms"] == report.main.p99_ms
+    assert (figures["rule_violations"], figures["extra_share"]) == (0, None)
+    assert any("random requests" in text for text in told)
+
+
+def test_a_broken_list_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists whose last pick is the first once more."""
+    serve = Slates.serve
+
+    def broken(self: Slates, ask: SlateAsk, pool: object) -> object:
+        result = serve(self, ask, pool)  # type: ignore[arg-type]
+        return replace(result, picks=np.concatenate([result.picks[:-1], result.picks[:1]]))
+
+    monkeypatch.setattr(Slates, "serve", broken)
+    violations, _ = slate_rules.count_violations(5, lambda done: None)
+    assert violations >= 3
+
+
+def test_worlds_repeat() -> None:
+    first, second = SlateWorld(30, 4), SlateWorld(30, 4)
+    ask = SlateAsk(request_id="r", length=5, rules=first.rules("four"))
+    lists = [world.slates(4, 20).serve(ask, world.pool(3)).items.tolist() for world in (first, second)]
+    assert lists[0] == lists[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "option"),
+    [({"length": 0}, "--length"), ({"widths": ()}, "--widths"), ({"tops": (0,)}, "--tops")],
+)
+def test_wrong_settings_are_named(change: dict[str, object], option: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SlateSpec(**change)  # type: ignore[arg-type]
+    assert caught.value.path == option
+
+
+def test_the_command_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "report.json"
+    small = "--candidates 30 --length 3 --widths 2 --tops 8 --requests 2 --checked 2 --beside 1"
+    app(
+        ["bench", "slate", *small.split(), "--json", str(file)],
+        exit_on_error=False,
+        result_action="return_value",
+    )
+    found = msgspec.json.decode(file.read_bytes())
+    assert len(found["cells"]) == 3
+    assert found["beside"]["slate_ms"] > 0
+    out = capsys.readouterr().out
+    assert "rules broken" in out
+    assert "hstu-small" in out
