@@ -40,6 +40,8 @@ CELL = SelectionCell(
     select_ms=5.5,
     both_ms=6.75,
     denied_ms=9.0,
+    looped_ms=80.0,
+    sorted_ms=30.0,
 )
 RATE = RateFound(
     name="full sort",

@@ -157,10 +157,28 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
 
 def _selection(cells: tuple[SelectionCell, ...]) -> Table:
     table = Table(title=f"milliseconds of a round over {cells[0].sids:,} ids, one core, logits given")
-    for name in ("W", "level", "scores", "candidates", "prepare", "select", "both", "some denied"):
+    for name in (
+        "W",
+        "level",
+        "scores",
+        "candidates",
+        "prepare",
+        "select",
+        "both",
+        "some denied",
+        "looped",
+        "sorted",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
-        times = (cell.prepare_ms, cell.select_ms, cell.both_ms, cell.denied_ms)
+        times = (
+            cell.prepare_ms,
+            cell.select_ms,
+            cell.both_ms,
+            cell.denied_ms,
+            cell.looped_ms,
+            cell.sorted_ms,
+        )
         described = (str(cell.width), str(cell.level), cell.normalization, f"{cell.candidates:,}")
         table.add_row(*described, *(_ms(time) for time in times))
     return table
