@@ -12,7 +12,7 @@ from rich.table import Table
 
 from relaygr.bench.linear import QUICK, LinearReport, LinearSpec, bench_linear, quick_report
 from relaygr.bench.linear_operator import OperatorCell
-from relaygr.cli.bench_linear_tables import decode_table, milliseconds
+from relaygr.cli.bench_linear_tables import decode_table, milliseconds, prefill_line
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
@@ -32,6 +32,7 @@ def linear(
     rounds: str = ",".join(map(str, _DEFAULT.rounds)),
     decode_widths: str = ",".join(map(str, _DEFAULT.decode_widths)),
     prompts: str = ",".join(map(str, _DEFAULT.prompts)),
+    prefills: str = ",".join(map(str, _DEFAULT.prefills)),
     runs: int = _DEFAULT.runs,
     replay: bool = _DEFAULT.replay,
     threads: int = _DEFAULT.threads,
@@ -43,8 +44,8 @@ def linear(
     Parameters
     ----------
     quick: bool
-        256 beams on 16 heads of 128 x 128, two rounds, and searches of 64 and 512 beams behind 2,048 tokens;
-        the JSON has the ratios only.
+        256 beams on 16 heads of 128 x 128, two rounds, searches of 64 and 512 beams behind 2,048 tokens, and
+        prompts of 1,024 and 16,384 tokens; the JSON has the ratios only.
     family: Family
         Recurrence: decayed, gated, delta (gated delta rule) or kda.
     widths: str
@@ -59,6 +60,9 @@ def linear(
         Beams of whole searches on a hybrid decoder of random weights; empty leaves them out.
     prompts: str
         Prompt tokens of these searches.
+    prefills: str
+        Two numbers: prompt tokens of a decoder of linear layers only, whose cost a token is compared; empty
+        leaves it out.
     runs: int
         Of each cell, in turns; the median counts.
     replay: bool
@@ -78,6 +82,7 @@ def linear(
             rounds=_numbers("--rounds", rounds),
             decode_widths=_numbers("--decode-widths", decode_widths),
             prompts=_numbers("--prompts", prompts),
+            prefills=_pair("--prefills", prefills),
             runs=runs,
             replay=replay,
             threads=threads,
@@ -93,6 +98,8 @@ def linear(
     console.print(_table(report))
     if report.end_to_end:
         console.print(decode_table(report))
+    if report.prefill is not None:
+        console.print(prefill_line(report.prefill), highlight=False, soft_wrap=True)
     console.print(
         "MiB: of a request's records with the prompt's state, then of a state for each beam", markup=False
     )
@@ -103,6 +110,15 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if text.strip())
     except ValueError:
         raise ConfigError(option, f"{text!r} must be whole numbers with commas between them") from None
+
+
+def _pair(option: str, text: str) -> tuple[int, int]:
+    match _numbers(option, text):
+        case ():
+            return 0, 0
+        case (short, long):
+            return short, long
+    raise ConfigError(option, f"{text!r} must be two numbers with a comma between them")
 
 
 def _table(report: LinearReport) -> Table:
