@@ -23,7 +23,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(nproc)} $(BIN)/python -m pytest -m slow
 
 check: setup
 	$(BIN)/ruff format --check src tests

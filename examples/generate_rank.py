@@ -58,7 +58,7 @@ def main(url: str) -> None:
         # Both prompts are encoded ahead: the ranker's events and the generator's codes of the same history.
         client.prefix("user-7", generate=True)
         for lap in range(2):
-            found = client.generate("user-7", beam_width=64, num_results=50, deny=range(100))
+            found = client.generate("user-7", beam_width=64, num_results=50, exclude_seen=True)
             print(
                 f"generated {found.returned} ids, {len(found.items)} items, "
                 f"{found.cached_tokens} of {found.prompt_tokens} prompt tokens were there"

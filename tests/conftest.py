@@ -1,12 +1,38 @@
-"""Where the shared data sets are, for the tests that check published numbers."""
+"""Threads of the tests, and where the shared data sets are for those that check published numbers."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+# Test processes run side by side, and an OpenMP loop waits for its slowest thread: two processes with a
+# thread for each core take many times as long as with one thread each. Set before torch is imported; the
+# environment of the caller wins, and tests of several threads ask for them; these sleep while they wait.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _as_many_threads_as_before() -> Iterator[None]:
+    """What a module sets, the next one does not compute with."""
+    yield
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    """Products are cut between two threads, as on a server with cores enough."""
+    import torch  # not at the top: modules that need none should load without it
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 def shared_data_folder() -> Path:

@@ -43,4 +43,5 @@ def test_a_small_run_adds_up() -> None:
     for cell in report.loaded:
         assert (cell.point.sent, cell.point.failed) == (6, 0)
         assert cell.longest_ms >= 0
+    assert 0 < report.closed_wait_ms.p50 <= report.closed_wait_ms.p99
     assert report.idle_share >= 0

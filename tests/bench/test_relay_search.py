@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relaygr.bench.edge import Edge, find_edge
 from relaygr.bench.relay_point import Point, Spread, Trial
-from relaygr.bench.relay_search import Edge, find_edge
 from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_wire import clock
 
@@ -47,7 +47,7 @@ def trial(level: int, good: float, *, requests: int = 1000, seeds: int = 1, plan
     return Trial(variant="any", rate=1.0, length=level, planned=seeds, b_rank_ms=0.0, points=points)
 
 
-def search(edge: int, **limits: object) -> tuple[Edge, list[int]]:
+def search(edge: int, **limits: object) -> tuple[Edge[Trial], list[int]]:
     tried: list[int] = []
 
     async def attempt(level: int) -> Trial:
@@ -128,7 +128,7 @@ def test_time_is_shared_by_weight_and_handed_on() -> None:
     assert Allotment(clock() - 1, [("a", 1.0)]).share_s("a") == 0
 
 
-def noisy(edge: int, slow: float, seed: int, votes: int, tries: int = 24) -> tuple[Edge, list[int]]:
+def noisy(edge: int, slow: float, seed: int, votes: int, tries: int = 24) -> tuple[Edge[Trial], list[int]]:
     """Runs pass up to `edge`, but for a share of them that meets a slow second of the machine."""
     tried: list[int] = []
     draws = random.Random(seed)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from patience import PATIENCE_S, await_true, started_threads
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.errors import RelayError, RequestError
 from relaygr.core.ids import Fingerprint
@@ -21,7 +21,6 @@ from relaygr.engine.requests import Path, PrefetchResult, RankRequest, RankResul
 from relaygr.engine.scheduler import Scheduler
 from relaygr.engine.tiers import Readable
 
-PATIENCE_S = 20.0  # of a test that would fail; nothing waits for it otherwise
 PAGE = 10
 
 
@@ -152,7 +151,7 @@ class Ears:
 @contextlib.contextmanager
 def scheduling(engine: Any, *, fit: Any = None, observer: Any = None, **settings: Any) -> Iterator[Scheduler]:
     """A scheduler that is closed behind, with both of its threads."""
-    before = threading.active_count()
+    started = started_threads()
     chunk = settings.pop("chunk", None)
     scheduler = Scheduler(engine, SchedulerConfig(**settings), observer=observer, chunk_tokens=chunk, fit=fit)
     try:
@@ -161,14 +160,7 @@ def scheduling(engine: Any, *, fit: Any = None, observer: Any = None, **settings
         if isinstance(engine, FakeEngine):
             engine.release()
         scheduler.close()
-        await_true(lambda: threading.active_count() <= before)
-
-
-def await_true(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.001)
+        await_true(lambda: not started())
 
 
 def result(job: RankJob) -> RankResult:

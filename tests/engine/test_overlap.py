@@ -6,13 +6,16 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from engine_models import CONFIG, FINGERPRINT, PAGE_TOKENS, _choose, dense_logits, history, random_model
 from msgspec.structs import replace
 
+from patience import PATIENCE_S, await_true
 from relaygr.config.host import HostConfig
 from relaygr.config.settings import EngineConfig
 from relaygr.core.clock import ManualClock
@@ -31,7 +34,7 @@ from relaygr.models.hstu import HstuConfig
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 SHAPE = replace(CONFIG, num_heads=4, qk_dim=32, v_dim=32)  # 16 pages of 64 KiB
 DEEP = replace(CONFIG, num_layers=8)
-PATIENCE_S, CANDIDATES = 20.0, np.arange(9)
+CANDIDATES = np.arange(9)
 
 
 def hosted(
@@ -242,6 +245,8 @@ def test_m26_a_load_that_fails_harms_its_own_request_only(
     for request, answer in zip(requests, answers, strict=True):
         if isinstance(answer, RankResult):
             right(engine, request, answer)
+    if what == "dead":  # its thread is replaced after the pass was told
+        await_true(lambda: getattr(engine.copy_stats().h2d, "restarts", 0) > 0)
     stats = engine.copy_stats()
     assert stats.failed_loads == 1
     assert stats.late_loads == (1 if threads else 0)
@@ -358,6 +363,10 @@ def test_m20_a_hot_reader_that_never_appends_survives_in_every_tier() -> None:
     assert stats.host.evictions > 5
 
 
+def damage(memory: torch.Tensor) -> None:
+    memory.add_(1.0)
+
+
 def random_faults(seed: int, steps: int, patch: pytest.MonkeyPatch) -> dict[str, int]:
     """Rankings of users whose states come and go, with faults of every kind at random stages."""
     rng = random.Random(seed)
@@ -372,8 +381,7 @@ def random_faults(seed: int, steps: int, patch: pytest.MonkeyPatch) -> dict[str,
         if kind in ("torn", "dead"):
             fault.set(tear if kind == "torn" else die, layer, after=rng.randint(0, 1))
         elif kind == "damage":
-            memory = carrier._mover.host.keys
-            fault.set(lambda memory=memory, layer=layer: memory[layer].add_(1.0) and None, layer)
+            fault.set(partial(damage, carrier._mover.host.keys[layer]), layer)
         elif kind == "slow":
             fault.set(lambda: time.sleep(rng.choice([0.0, 0.001, 0.003])), layer, times=4)
         names = rng.sample("abcd", rng.randint(1, 3))
@@ -410,5 +418,6 @@ def test_m19_no_fault_gives_a_wrong_score(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-def test_m19_thousands_of_faults_give_no_wrong_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert min(random_faults(2, 3000, monkeypatch).values()) > 100
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_m19_thousands_of_faults_give_no_wrong_score(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert min(random_faults(seed, 500, monkeypatch).values()) > 500 // 30

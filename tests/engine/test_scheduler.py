@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from typing import Any
 
@@ -22,6 +21,7 @@ from scheduler_fakes import (
     user,
 )
 
+from patience import started_threads
 from relaygr.core.errors import BackendError, OverloadError, RequestError
 from relaygr.engine.jobs import Admission, Load, RankJob
 from relaygr.engine.requests import Path, RankRequest
@@ -363,7 +363,7 @@ def test_the_same_user_twice_in_a_batch() -> None:
 
 def test_thousands_of_jobs_leave_nothing() -> None:
     engine = FakeEngine()
-    threads = threading.active_count()
+    started = started_threads()
     with scheduling(engine, prefix_queue_max=100_000, rank_queue_max=100_000) as scheduler:
         for turn in range(3000):
             job = scheduler.rank(request(f"u{turn % 50}", 5))
@@ -374,7 +374,7 @@ def test_thousands_of_jobs_leave_nothing() -> None:
                 if turn % 10 == 0 and answer.flight is not None:
                     answer.flight.future.cancel()
         await_true(lambda: at_rest(scheduler))
-        assert threading.active_count() == threads + 2
+        assert sorted(thread.name for thread in started()) == ["relaygr-deadlines", "relaygr-executor"]
         assert len(scheduler._timer) < 2500
         assert scheduler.prefix(user("u1", 5)).admission is Admission.HIT
-    assert threading.active_count() == threads
+    assert not started()

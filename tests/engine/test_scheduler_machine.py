@@ -20,6 +20,7 @@ from scheduler_fakes import (
     user,
 )
 
+from patience import started_threads
 from relaygr.config.settings import SchedulerConfig
 from relaygr.core.clock import ManualClock
 from relaygr.core.errors import CancelledError, DeadlineError, OverloadError
@@ -338,7 +339,7 @@ class Caller:
 
 def test_two_thousand_operations_of_several_threads_over_real_engines() -> None:
     engines = [numbered_engine(0)]
-    ears, threads_before = Ears(), threading.active_count()
+    ears, started = Ears(), started_threads()
     scheduler = Scheduler(engines[0], SchedulerConfig(rank_batch_max=8, chunk_tokens=32), observer=ears)
     callers = [Caller(number, scheduler, engines) for number in range(4)]
     threads = [threading.Thread(target=caller.run, args=(500,)) for caller in callers]
@@ -351,7 +352,7 @@ def test_two_thousand_operations_of_several_threads_over_real_engines() -> None:
     assert not wait([future for _, future in jobs], PATIENCE_S).not_done
     await_true(lambda: at_rest(scheduler))
     assert scheduler.drain(PATIENCE_S)
-    assert threading.active_count() == threads_before
+    assert not started()
 
     ended = [type(future.exception(0)) for _, future in jobs]
     assert set(ended) <= {type(None), CancelledError, DeadlineError}

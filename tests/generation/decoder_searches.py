@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,7 +78,9 @@ def prompt_of(number: int, vocab_size: int) -> Tensor:
     return torch.from_numpy(rng.integers(0, vocab_size, int(rng.integers(1, 30))))
 
 
-def decoder_search(decoder: Decoder, pool: BeamPool, plan: SearchPlan, number: int) -> Search[DecoderContext]:
+def decoder_search(
+    decoder: Decoder, pool: BeamPool, plan: SearchPlan, number: int, kind: type[Search[Any]] = Search
+) -> Search[DecoderContext]:
     """A search whose beam memory is taken now and given back when it ends."""
     prompt = prompt_of(number, decoder.config.vocab_size)
     store = PrivateKv(decoder.config.kv_layout(decoder.dtype, 16), len(prompt))
@@ -88,7 +91,7 @@ def decoder_search(decoder: Decoder, pool: BeamPool, plan: SearchPlan, number: i
         if own is not None:
             own.release()
 
-    return Search(plan, DecoderContext(prompt, store, own), ended)
+    return kind(plan, DecoderContext(prompt, store, own), ended)
 
 
 def pool_of(decoder: Decoder) -> BeamPool:

@@ -29,6 +29,7 @@ def test_aliveness_equals_sets(given_rows: tuple[list[Row], tuple[int, ...]], da
     wanted = Wanted(
         allow=data.draw(st.none() | ids, "allow"),
         deny=data.draw(ids, "deny"),
+        seen=data.draw(ids | ids.map(np.array).map(lambda one: one.astype(np.int64)), "seen"),
         filters=data.draw(st.lists(st.sampled_from(NAMES), max_size=3), "filters"),
     )
     withdrawn = data.draw(ids, "withdrawn")
@@ -39,6 +40,7 @@ def test_aliveness_equals_sets(given_rows: tuple[list[Row], tuple[int, ...]], da
         return (
             (wanted.allow is None or item in wanted.allow)
             and item not in wanted.deny
+            and item not in wanted.seen
             and item not in withdrawn
             and all(flags[sid, item][name] for name in wanted.filters)
         )
@@ -112,11 +114,12 @@ def test_an_item_under_two_ids_is_denied_under_both() -> None:
     [
         (Wanted(deny=[1, "2"]), "deny[1]: must be a whole number, got str"),
         (Wanted(deny=[True]), "deny[0]: must be a whole number, got bool"),
+        (Wanted(seen=[1, "2"]), "history[1]: must be a whole number, got str"),
         (Wanted(allow=[1.0]), "allow[0]: must be a whole number, got float"),  # type: ignore[list-item]
         (Wanted(allow=[1 << 63]), "allow[0]: 9223372036854775808 is beyond 64 bits"),
         (Wanted(filters=("a", "z")), "filters[1]: there is no filter 'z'; there are: a, b"),
     ],
-    ids=["string", "bool", "float", "large", "unknown filter"],
+    ids=["string", "bool", "seen string", "float", "large", "unknown filter"],
 )
 def test_bad_lists_name_the_place(wanted: Wanted, words: str) -> None:
     with pytest.raises(RequestError) as caught:

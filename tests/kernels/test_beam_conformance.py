@@ -127,6 +127,7 @@ def test_prompt_rows_see_the_past_and_themselves(name: str, dtype: torch.dtype, 
         close(got, torch.einsum("hnp,hpd->nhd", weights, heads[1]), dtype)
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("name", BITWISE)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("group", [1, 2])

@@ -113,6 +113,7 @@ def test_equal_early_ends_do_not_see_later_keys(name: str, spec_name: str) -> No
     check(run_kernel(kernel, spec, [row], [None], dtype), [row], spec, dtype)
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("name", [n for n in KERNELS if "reference" not in n])
 def test_several_row_tiles_and_key_blocks(name: str) -> None:
     kernel, dtype = KERNELS[name]

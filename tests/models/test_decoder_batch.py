@@ -19,6 +19,7 @@ LENGTHS = (1, 3, 17, 128, 150, 200)
 WIDTHS = (1, 2, 7, 50, 130)
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_prompts_with_strangers_equal_prompts_alone(dtype: torch.dtype) -> None:
     model = ours("qwen3", dtype)
@@ -28,6 +29,7 @@ def test_prompts_with_strangers_equal_prompts_alone(dtype: torch.dtype) -> None:
         assert torch.equal(prefilled(model, tokens)[0][0], row)
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_beams_with_strangers_equal_beams_alone(dtype: torch.dtype) -> None:
     model = ours("qwen3", dtype)

@@ -118,6 +118,7 @@ def scorer() -> Callable[[str, str], Scorer]:
     return make
 
 
+@pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("kernel_name", KERNELS)
 @pytest.mark.parametrize("name", NAMES)
 def test_other_candidates_and_batch_mates_change_nothing(

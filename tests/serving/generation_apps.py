@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from serving_apps import save_model, settings
 
+from patience import PATIENCE_S
 from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
 from relaygr.core.units import MIB
+from relaygr.engine.generation.generator import Generator
+from relaygr.engine.generation.interface import Step
+from relaygr.engine.generation.seats import GenerateSeat
 from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
 from relaygr.generation.catalogue.build import build_index
 from relaygr.generation.catalogue.rows import Rows
@@ -74,3 +80,37 @@ def generating(folder: Path, **changes: Any) -> Config:
     )
     base = settings(ranker)
     return Config(engine=base.engine, store=base.store, serving=base.serving, generator=generator)
+
+
+class HeldRounds:
+    """A generator that stops at the beginning of its next round, until it is let go.
+
+    Attributes:
+        sizes: requests of each round that was begun.
+    """
+
+    def __init__(self, generator: Generator) -> None:
+        self.sizes: list[int] = []
+        self._generator, self._round = generator, generator.round
+        self._entered, self._go = threading.Semaphore(0), threading.Event()
+
+    def __enter__(self) -> HeldRounds:
+        self._generator.round = self._held  # type: ignore[method-assign]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+        del self._generator.round
+
+    def await_round(self) -> None:
+        assert self._entered.acquire(timeout=PATIENCE_S)
+
+    def release(self) -> None:
+        """This round, and all that follow."""
+        self._go.set()
+
+    def _held(self, seats: Sequence[GenerateSeat]) -> Step:
+        self.sizes.append(len(seats))
+        self._entered.release()
+        assert self._go.wait(PATIENCE_S)
+        return self._round(seats)

@@ -70,6 +70,26 @@ def live_service(config: Config = CONFIG, port: int = 0, tracing: Tracing | None
         listener.close()
 
 
+def connect(live: Live) -> socket.socket:
+    found = socket.create_connection(("127.0.0.1", int(live.url.rsplit(":", 1)[1])), timeout=30)
+    found.settimeout(30)
+    return found
+
+
+def answer_of(caller: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    parts = []
+    while True:
+        try:
+            part = caller.recv(65_536)
+        except ConnectionResetError:
+            break
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
 @dataclass(slots=True)
 class Traffic:
     """Users who come back, in a thread: events, a prefix signal, ranking; until `stop`."""

@@ -15,6 +15,7 @@ from generation_apps import ITEMS, SHAPE, SIZES, generating, item_codes, save_ca
 from prometheus_client.parser import text_string_to_metric_families
 from serving_apps import App, error_of, events, running, save_model, settings
 
+from patience import await_true
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.generation.catalogue.artefact import make_catalogue, write_catalogue
@@ -170,6 +171,9 @@ def test_a_deleted_users_prompt_is_gone(app: App) -> None:
 def test_series_of_generation(app: App) -> None:
     app.post("/v1/generate", {"history": [1, 2], "beam_width": 4, "allow": [5]})
     app.call("POST", "/v1/generate", {"history": [1], "beam_width": 5000})
+    assert app.service.generation is not None
+    scheduler = app.service.generation.scheduler
+    await_true(lambda: scheduler.load().running == 0)  # its thread gives answers before it says that it rests
     text = app.call("GET", "/metrics").text
     found = {
         sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples
@@ -203,6 +207,7 @@ def test_models_name_the_generator(app: App) -> None:
 def test_without_a_generator(tmp_path: Path) -> None:
     save_model(tmp_path)
     with running(settings(tmp_path)) as app:
+        assert app.call("GET", "/v1/status").json()["generation"] is None
         error_of(app.call("POST", "/v1/generate", {"user": "x"}), 404, "no_generator")
         error_of(app.call("GET", "/v1/catalogues"), 404, "no_generator")
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 import pytest
+from generation_metric_cases import generation
 from live_service import Live, Traffic, live_service
 from metric_cases import facts, tell_everything
 
@@ -95,7 +96,7 @@ def status_json(**changes: Any) -> bytes:
         clock.advance(5.0)
         tell_everything(metrics, clock.now_s())
     clock.advance(5.0)
-    return msgspec.json.encode(msgspec.to_builtins(metrics.snapshot()) | changes)
+    return msgspec.json.encode(msgspec.to_builtins(metrics.snapshot(generation=generation)) | changes)
 
 
 def answer_with(page: Page, url: str, body: bytes) -> None:
@@ -131,6 +132,7 @@ def test_an_empty_service_is_shown_calmly(watched: Watched) -> None:
         assert "NaN" not in watched.text("body")
         assert "undefined" not in watched.text("body")
         assert watched.page.locator("#gone").is_hidden()
+        assert watched.page.locator("#generation").is_hidden()
     assert watched.faults == []
 
 
@@ -167,6 +169,26 @@ def test_the_page_says_what_the_status_says(watched: Watched, live: Live) -> Non
     assert re.search(r"in use 80\.0 KiB\s+kept 120 KiB\s+free 200 KiB", watched.text("#pool-legend"))
     label = watched.page.locator("#shares").get_attribute("aria-label")
     assert label == "hit 25.0 %, resumed 25.0 %, full 25.0 %, truncated 25.0 %"
+
+
+def test_a_generator_has_a_section_of_its_own(watched: Watched, live: Live) -> None:
+    answer_with(watched.page, live.url, status_json())
+    watched.page.goto(live.url)
+    expect(watched.page.locator("#generation")).to_be_visible()
+    assert watched.text("#generator") == "0123456789ab"
+    assert watched.text("#catalogue") == "catalogue abc, data 2.0 h old"
+    said = watched.text("#generations")
+    assert re.search(r"generations waiting\s+2\s+prompts waiting\s+3\s+running\s+1\s", said)
+    assert re.search(r"beams running\s+64 of 1024\s+prompt tokens to compute\s+300 of 10\.2 k\s", said)
+    assert re.search(r"memory of beams\s+1\.0 KiB of 4\.0 KiB", said)
+    assert re.search(r"in use 80\.0 KiB\s+kept 120 KiB\s+free 200 KiB", watched.text("#prompts-legend"))
+    assert re.search(r"prompts kept\s+7\s+evicted since the start\s+5", watched.text("#prompt-entries"))
+    empty = msgspec.structs.replace(generation(), catalogue="", catalogue_age_s=None)
+    answer_with(watched.page, live.url, status_json(generation=empty))
+    expect(watched.page.locator("#catalogue")).to_have_text("no catalogue")
+    answer_with(watched.page, live.url, status_json(generation=None))
+    expect(watched.page.locator("#generation")).to_be_hidden()
+    assert watched.faults == []
 
 
 def test_the_window_is_chosen_with_the_keyboard(watched: Watched, live: Live) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from live_service import Live, live_service
+from live_service import Live, answer_of, connect, live_service
 from serving_apps import settings
+
+from patience import await_true
 
 HEAD = b"POST /v1/rank HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\n"
 BODY = b'{"user": "u", "candidates": [1, 2]}'
@@ -21,33 +21,6 @@ WHOLE = HEAD + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 def live(model_folder: Path) -> Iterator[Live]:
     with live_service(settings(model_folder, body_limit_bytes=1 << 20)) as found:
         yield found
-
-
-def connect(live: Live) -> socket.socket:
-    found = socket.create_connection(("127.0.0.1", int(live.url.rsplit(":", 1)[1])), timeout=30)
-    found.settimeout(30)
-    return found
-
-
-def answer_of(caller: socket.socket) -> bytes:
-    """Everything until the server closes."""
-    parts = []
-    while True:
-        try:
-            part = caller.recv(65_536)
-        except ConnectionResetError:
-            break
-        if not part:
-            break
-        parts.append(part)
-    return b"".join(parts)
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
 
 
 def still_serves(live: Live) -> None:
@@ -93,8 +66,8 @@ def test_what_is_not_http(live: Live) -> None:
 def test_a_client_that_leaves_within_its_body(live: Live) -> None:
     with connect(live) as caller:
         caller.sendall(WHOLE[:-5])
-        wait(lambda: live.service.admissions.in_progress == 1)
-    wait(lambda: live.service.admissions.in_progress == 0)
+        await_true(lambda: live.service.admissions.in_progress == 1)
+    await_true(lambda: live.service.admissions.in_progress == 0)
     still_serves(live)
 
 
@@ -105,11 +78,11 @@ def test_a_disconnect_frees_the_slot_of_a_request(live: Live) -> None:
         callers = [connect(live) for _ in range(4)]
         for caller in callers:
             caller.sendall(WHOLE)
-        wait(lambda: live.service.admissions.in_progress == 4)
+        await_true(lambda: live.service.admissions.in_progress == 4)
         for caller in callers:
             caller.close()
         # Even the one whose batch is running is let go.
-        wait(lambda: live.service.admissions.in_progress == 0)
+        await_true(lambda: live.service.admissions.in_progress == 0)
         assert scheduler.load().ranks == 0
     finally:
         engine._lock.release()

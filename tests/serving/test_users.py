@@ -215,3 +215,37 @@ def test_random_lives_agree_with_the_store(seed: int) -> None:
             assert (held.first_sequence, held.utc_offset_s) == (stored.first_sequence, stored.utc_offset_s)
 
     with_users(test, limit=8000)
+
+
+def test_the_whole_history_is_of_one_moment_and_not_kept() -> None:
+    async def test(users: Users, store: Slow) -> None:
+        await users.append(OWNER, batch(*range(50)), None)
+        short = await users.whole(OWNER)
+        assert short.items is short.history.items
+        assert store.loads == 1
+        assert (await users.whole(OWNER)).history is short.history
+        assert store.loads == 1
+        await users.append(OWNER, batch(*range(50, 200)), None)
+        whole = await users.whole(OWNER)
+        assert whole.items.tolist() == list(range(200))
+        assert 0 < len(whole.history) <= 64
+        assert whole.history.sequence == 200
+        assert whole.history is users.held(OWNER)
+        before = users.held_bytes
+        # The store is asked again, and what comes meanwhile waits.
+        store.gate.clear()
+        reading = asyncio.create_task(users.whole(OWNER))
+        deleting = asyncio.create_task(users.delete(OWNER, lambda: "purged"))
+        appending = asyncio.create_task(users.append(OWNER, batch(7), None))
+        while OWNER not in users._turns or users._turns[OWNER].waiting < 3:
+            await asyncio.sleep(0)
+        store.gate.set()
+        found, gone, _ = await asyncio.gather(reading, deleting, appending)
+        assert found.items.tolist() == list(range(200))
+        assert found.history is whole.history
+        assert gone == (200, "purged")
+        assert users.held_bytes < before
+        after = await users.whole(OWNER)
+        assert (after.items.tolist(), after.history.sequence) == ([7], 1)
+
+    with_users(test)

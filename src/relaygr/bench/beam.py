@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from relaygr.bench.beam_case import SHAPE, Prompts, make_catalogues, make_decoder, make_generator
 from relaygr.bench.beam_cells import BeamCell, measure
-from relaygr.bench.beam_load import RateFound, Send, alone, highest_rate, one_by_one, scheduled
-from relaygr.bench.beam_naive import HostMaskSearch, NaiveBeams, SortingSearch, tree_of
+from relaygr.bench.beam_highest import RateFound
 from relaygr.bench.beam_peer import open_peer
+from relaygr.bench.beam_rates import TREE_SIDS, RatesSpec, measure_rates, naive_beams
 from relaygr.bench.beam_scaling import PromptScaling, prompt_scaling
+from relaygr.bench.beam_selection import SelectionCell, measure_selection
 from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
-from relaygr.core.units import GIB
-from relaygr.generation.catalogue.versions import Catalogues
 from relaygr.kernels.threads import serve_with_threads
 from relaygr.models.decoder.decoder import Decoder
 
 Tell = Callable[[str], None]
 _RATE_REPEATS = 5
-_TREE_SIDS = 200_000  # a tree of dictionaries for more takes gigabytes
+_SELECTION_RUNS = 21
+_SCALING_SIDS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,8 @@ class BeamSpec:
         peer_widths: at which the peer's beam search runs, on prompts of `peer_prompt` tokens.
         naive: whether the baseline runs on these prompts, over the smaller catalogue.
         scaling: whether the cost of a longer prompt is measured, at width 256.
-        load_width, load_prompt: of the requests under load; load_s: for each variant; 0 leaves it out.
+        selection_widths: of single rounds over `selection_sids` semantic ids, on one core.
+        rates: of requests under load.
         threads: of the products.
     """
 
@@ -49,9 +49,9 @@ class BeamSpec:
     peer_prompt: int = 1024
     naive: bool = True
     scaling: bool = True
-    load_width: int = 256
-    load_prompt: int = 1024
-    load_s: float = 60.0
+    selection_widths: tuple[int, ...] = (256, 512)
+    selection_sids: int = 1_500_000
+    rates: RatesSpec = field(default_factory=RatesSpec)
     threads: int = 2
     seed: int = 0
 
@@ -64,8 +64,12 @@ QUICK = BeamSpec(
     peer_widths=(128,),
     naive=False,
     scaling=False,
-    load_s=0.0,
+    selection_widths=(),
+    rates=RatesSpec(limit_s=0.0),
 )
+# What can be measured alone.
+SELECTION = BeamSpec(sids=(), peer_widths=(), scaling=False, rates=RatesSpec(limit_s=0.0))
+RATES = BeamSpec(sids=(), peer_widths=(), scaling=False, selection_widths=())
 
 
 class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +80,7 @@ class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
         cells: medians of single requests.
         rates: highest rates at the target, the baseline first.
         scaling: what a longer prompt costs; None where that was left out.
+        selection: of single rounds.
     """
 
     machine: Machine
@@ -84,30 +89,35 @@ class BeamReport(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[BeamCell, ...]
     rates: tuple[RateFound, ...]
     scaling: PromptScaling | None = None
+    selection: tuple[SelectionCell, ...] = ()
 
 
 def bench_beam(spec: BeamSpec, tell: Tell) -> BeamReport:
-    """Measure all cells, then the rates; weights, catalogues and prompts are random."""
+    """Measure single rounds, all cells, then the rates; weights, catalogues and prompts are random."""
     serve_with_threads(spec.threads)
-    tell("measuring the machine")
-    probe = MatrixProbe(spec.dtype)
-    probe.measure(_RATE_REPEATS)
-    decoder = make_decoder(spec.dtype, spec.seed)
-    peer = open_peer(decoder) if spec.peer_widths else None
-    cells = [cell for sids in spec.sids for cell in _cells(spec, decoder, peer, sids, tell)]
-    scaling = _scaling(spec, decoder, tell) if spec.scaling else None
-    rates = _rates(spec, decoder, tell) if spec.load_s else ()
-    probe.measure(_RATE_REPEATS)
-    machine = describe_machine(MatrixGflopsByRoute(**{spec.dtype: probe.rates()}))
+    probe = MatrixProbe(spec.dtype) if spec.sids else None
+    if probe is not None:
+        tell("measuring the machine")
+        probe.measure(_RATE_REPEATS)
+    widths = spec.selection_widths
+    selection = (
+        measure_selection(spec.selection_sids, widths, _SELECTION_RUNS, spec.seed, tell) if widths else ()
+    )
+    cells, scaling, rates = _searches(spec, tell)
+    if probe is not None:
+        probe.measure(_RATE_REPEATS)
+    measured = {} if probe is None else {spec.dtype: probe.rates()}
+    machine = describe_machine(MatrixGflopsByRoute(**measured))
     shape: dict[str, Any] = msgspec.to_builtins(SHAPE)
     described: dict[str, Any] = msgspec.to_builtins(spec)
     return BeamReport(
         machine=machine,
         shape=shape,
         spec=described,
-        cells=tuple(cells),
-        rates=tuple(rates),
+        cells=cells,
+        rates=rates,
         scaling=scaling,
+        selection=tuple(selection),
     )
 
 
@@ -124,11 +134,26 @@ def quick_report(report: BeamReport) -> dict[str, dict[str, float | None]]:
     }
 
 
+def _searches(
+    spec: BeamSpec, tell: Tell
+) -> tuple[tuple[BeamCell, ...], PromptScaling | None, tuple[RateFound, ...]]:
+    """Whatever needs a decoder."""
+    if not (spec.sids or spec.scaling or spec.rates.limit_s):
+        return (), None, ()
+    tell("making a decoder")
+    decoder = make_decoder(spec.dtype, spec.seed)
+    peer = open_peer(decoder) if spec.peer_widths else None
+    cells = [cell for sids in spec.sids for cell in _cells(spec, decoder, peer, sids, tell)]
+    scaling = _scaling(spec, decoder, tell) if spec.scaling else None
+    rates = measure_rates(spec.rates, decoder, spec.seed, tell) if spec.rates.limit_s else []
+    return tuple(cells), scaling, tuple(rates)
+
+
 def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: Tell) -> list[BeamCell]:
     tell(f"building a catalogue of {sids:,} semantic ids")
     catalogues = make_catalogues(sids, spec.seed)
     generator = make_generator(decoder, catalogues)
-    naive = _naive(decoder, catalogues) if spec.naive and sids <= _TREE_SIDS else None
+    naive = naive_beams(decoder, catalogues) if spec.naive and sids <= TREE_SIDS else None
     prompts, first, found = Prompts(spec.seed), 0, list[BeamCell]()
     try:
         for length in spec.prompts:
@@ -158,45 +183,8 @@ def _cells(spec: BeamSpec, decoder: Decoder, peer: Any | None, sids: int, tell: 
 
 def _scaling(spec: BeamSpec, decoder: Decoder, tell: Tell) -> PromptScaling:
     tell("what a longer prompt costs")
-    generator = make_generator(decoder, make_catalogues(min(spec.sids), spec.seed))
+    generator = make_generator(decoder, make_catalogues(_SCALING_SIDS, spec.seed))
     try:
         return prompt_scaling(generator, decoder, Prompts(spec.seed + 2), 256, (512, 4096), spec.runs)
     finally:
         generator.close()
-
-
-def _rates(spec: BeamSpec, decoder: Decoder, tell: Tell) -> list[RateFound]:
-    """The system, the system with one thing taken back, and the baseline, all at the baseline's target."""
-    sids = min(spec.sids)
-    catalogues, prompts = make_catalogues(sids, spec.seed), Prompts(spec.seed + 1)
-    length, width = spec.load_prompt, spec.load_width
-
-    def system(**changes: Any) -> AbstractContextManager[Send]:
-        return scheduled(make_generator(decoder, catalogues, **changes), prompts, length, width)
-
-    variants: dict[str, Callable[[], AbstractContextManager[Send]]] = {
-        "naive": lambda: one_by_one(_naive(decoder, catalogues), prompts, length, width),
-        "full system": system,
-        "replicate": system,
-        "host mask": lambda: system(kind=HostMaskSearch),
-        "full sort": lambda: system(kind=SortingSearch),
-        "continuous": lambda: system(scheduling="continuous"),
-    }
-    found: list[RateFound] = []
-    target_ms, first = 0.0, 0
-    for name, opened in variants.items():
-        tell(f"rates: {name}")
-        decoder.mode = "replicate" if name == "replicate" else "auto"
-        with opened() as send:
-            alone_ms = alone(send, 3, first)
-            # What the baseline can keep while others wait for it.
-            target_ms = target_ms or 2.5 * alone_ms
-            found.append(highest_rate(name, send, target_ms, alone_ms, spec.load_s, spec.seed, first + 3))
-        first += 100_000
-    decoder.mode = "auto"
-    return found
-
-
-def _naive(decoder: Decoder, catalogues: Catalogues) -> NaiveBeams:
-    with catalogues.pin() as pinned:
-        return NaiveBeams(decoder, tree_of(pinned.index), GIB)

@@ -26,6 +26,7 @@ from relaygr.models.decoder.decoder import Decoder
 
 SIZES = (8192, 8192, 8192)
 SPECIALS = 64
+BASES = tuple(SPECIALS + level * SIZES[0] for level in range(len(SIZES)))  # tokens of code 0
 SHAPE = DecoderConfig(
     family="qwen3",
     vocab_size=SPECIALS + sum(SIZES),

@@ -41,7 +41,7 @@ class BeamsSpec:
     dtype: str = "bf16"
     depth: int = 2
     widths: tuple[int, ...] = (50, 128, 256, 512, 1000)
-    prompts: tuple[int, ...] = (64, 300, 512, 1024, 2465, 4096)
+    prompts: tuple[int, ...] = (64, 256, 300, 512, 1024, 2465, 4096, 5000)
     rounds: int = 7
     threads: int = 0
 

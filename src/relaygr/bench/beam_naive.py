@@ -6,13 +6,13 @@ Python dictionaries; whole rows are sorted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from relaygr.bench.beam_case import SIZES, SPECIALS
 from relaygr.engine.generation.seats import GenerateSeat
 from relaygr.generation.ancestors import Ancestors
 from relaygr.generation.catalogue.index import CatalogueIndex
@@ -75,8 +75,9 @@ class NaiveBeams:
     Scores are `full`: log-probabilities among the whole vocabulary.
     """
 
-    def __init__(self, decoder: Decoder, tree: Tree, beam_bytes: int) -> None:
-        self._decoder, self._tree = decoder, tree
+    def __init__(self, decoder: Decoder, tree: Tree, bases: Sequence[int], beam_bytes: int) -> None:
+        """`bases`: the token of each level's code 0; those of its other codes follow."""
+        self._decoder, self._tree, self._bases = decoder, tree, bases
         shape = decoder.config
         self._layout = shape.kv_layout(decoder.dtype, 32)
         self._pool = BeamPool(shape.num_layers, shape.num_kv_heads, shape.head_dim, decoder.dtype, beam_bytes)
@@ -84,7 +85,7 @@ class NaiveBeams:
     @torch.inference_mode()
     def generate(self, tokens: list[int], width: int) -> list[tuple[tuple[int, ...], float]]:
         """The best semantic ids and their scores, best first."""
-        decoder, levels = self._decoder, len(SIZES)
+        decoder, levels = self._decoder, len(self._bases)
         store = PrivateKv(self._layout, len(tokens))
         hidden = decoder.prefill([PromptRow(torch.tensor(tokens), 0, store)])
         own = self._pool.reserve([width] * (levels - 1))
@@ -102,7 +103,7 @@ class NaiveBeams:
                 ]
                 if level == levels - 1:
                     break
-                fed = torch.tensor([SPECIALS + level * SIZES[0] + code for code in chosen])
+                fed = torch.tensor([self._bases[level] + code for code in chosen])
                 index = ancestors.fork(parents)
                 rows = BeamRows(fed, len(tokens) + level, level + 1, store, len(tokens), own, index)
                 hidden = decoder.step([rows])
@@ -121,7 +122,7 @@ class NaiveBeams:
     ) -> tuple[Tensor, list[int], Tensor]:
         """Parents, codes and scores of the best, by a mask and a sort over whole rows."""
         logits = torch.log_softmax(self._decoder.logits(hidden, None), -1)  # [W, V]
-        base = SPECIALS + level * SIZES[0]
+        base = self._bases[level]
         mask = torch.full_like(logits, float("-inf"))
         for row, (_, node) in enumerate(beams):
             mask[row, [base + code for code in node]] = 0.0

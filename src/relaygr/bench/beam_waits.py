@@ -7,6 +7,7 @@ is told apart.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from relaygr.bench.beam_case import Prompts, make_catalogues, make_decoder, make_generator
-from relaygr.bench.beam_load import RatePoint, play
+from relaygr.bench.beam_load import Door, RatePoint, play
 from relaygr.bench.beam_stays import Limits, Stay, longest_free_s
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.bench.timing import Timing
@@ -102,12 +103,14 @@ class WaitsReport(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured where.
 
     Attributes:
+        closed_wait_ms: from queueing to admission, of requests made while the answer before is given.
         idle_share: processor time of the process over wall time, with an idle scheduler.
     """
 
     spec: dict[str, Any]
     direct: Lone
     scheduled: Lone
+    closed_wait_ms: Times
     loaded: tuple[LoadedWaits, ...]
     idle_share: float
     cores: int
@@ -191,6 +194,7 @@ def bench_waits(spec: WaitsSpec) -> WaitsReport:
         spec=msgspec.to_builtins(spec),
         direct=direct,
         scheduled=scheduled,
+        closed_wait_ms=_closed(bench),
         loaded=tuple(loaded),
         idle_share=idle_share,
         cores=usable_cores(),
@@ -219,6 +223,35 @@ def _alone(bench: _Bench) -> tuple[Lone, Lone, float]:
     return _summed(direct[1:]), _summed(scheduled[1:]), idle_share
 
 
+def _closed(bench: _Bench) -> Times:
+    """One client that asks again in the callback of every answer."""
+    left, jobs, over = bench.spec.runs + 1, list[Any](), threading.Event()
+    generator = bench.generator()
+    scheduler = GenerateScheduler(generator, generator.config)
+
+    def ask(_: object = None) -> None:
+        nonlocal left
+        left -= 1
+        try:
+            job = scheduler.generate(bench.asked(), _DEADLINE_MS)
+        except BaseException:
+            over.set()
+            raise
+        jobs.append(job)
+        job.add_done_callback(ask if left else lambda _: over.set())
+
+    try:
+        ask()
+        over.wait()
+        for job in jobs:
+            job.result()
+    finally:
+        scheduler.close()
+        generator.close()
+    assert not left, "a request was refused"
+    return _times([job.started_s - job.queued_s for job in jobs[1:]])
+
+
 def _direct(generator: Generator, asked: Asked) -> _Run:
     run = _Run(time.monotonic())
     ask = generator.check(asked)
@@ -240,15 +273,16 @@ def _scheduled(scheduler: GenerateScheduler, ears: _Ears, asked: Asked) -> _Run:
 
 
 def _summed(runs: Sequence[_Run]) -> Lone:
-    def times(seconds: list[float]) -> Times:
-        found = Timing("", tuple(1000 * one for one in seconds))
-        return Times(p50=found.percentile_ms(50), p99=found.percentile_ms(99))
-
     return Lone(
-        wait_ms=times([run.first_s - run.called_s for run in runs]),
-        outside_ms=times([run.ended_s - run.called_s - run.steps_s for run in runs]),
-        total_ms=times([run.ended_s - run.called_s for run in runs]),
+        wait_ms=_times([run.first_s - run.called_s for run in runs]),
+        outside_ms=_times([run.ended_s - run.called_s - run.steps_s for run in runs]),
+        total_ms=_times([run.ended_s - run.called_s for run in runs]),
     )
+
+
+def _times(seconds: Sequence[float]) -> Times:
+    found = Timing("", tuple(1000 * one for one in seconds))
+    return Times(p50=found.percentile_ms(50), p99=found.percentile_ms(99))
 
 
 def _loaded(bench: _Bench, scheduling: str, load: float, rate_per_s: float) -> LoadedWaits:
@@ -266,7 +300,8 @@ def _loaded(bench: _Bench, scheduling: str, load: float, rate_per_s: float) -> L
             send(0).result()
         jobs.clear()
         ears.longest_s = 0.0
-        point = play(send, load * rate_per_s, spec.load_requests, spec.seed, 0, _DEADLINE_MS)
+        seed = (spec.seed, 0)
+        point = play(Door(send, 1), load * rate_per_s, spec.load_requests, seed, 0, _DEADLINE_MS)
     finally:
         scheduler.close()
         generator.close()

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import msgspec
 
+from relaygr.bench.edge import find_edge
 from relaygr.bench.relay_loads import Loads, Order, seconds_of, traffic_of
 from relaygr.bench.relay_point import Point, Trial
 from relaygr.bench.relay_result import Confirmed, Found
-from relaygr.bench.relay_search import find_edge
 from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_wire import clock
 from relaygr.sim.experiments import Experiment

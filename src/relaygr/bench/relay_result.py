@@ -6,9 +6,9 @@ from typing import Literal
 
 import msgspec
 
+from relaygr.bench.edge import Edge
 from relaygr.bench.relay_point import Point, Trial
 from relaygr.bench.relay_script import Limits
-from relaygr.bench.relay_search import Edge
 from relaygr.bench.relay_speed import Speed
 from relaygr.sim.experiments import Experiment
 from relaygr.sim.tally import Result
@@ -37,7 +37,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[int, ...]
 
     @classmethod
-    def of(cls, edge: Edge, best: float | None, simulated: float | None) -> Found:
+    def of(cls, edge: Edge[Trial], best: float | None, simulated: float | None) -> Found:
         return cls(
             best=best, simulated=simulated, bracketed=edge.bracketed, trials=edge.trials, runs=edge.runs
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from relaygr.cache.digests import longest_match
@@ -45,6 +47,7 @@ class DeviceBooks(StateCache):
         self._writers: dict[Identity, WriteLease] = {}
         self._model_fp: Fingerprint | None = None
         self.margin = Margin(pages * page_bytes // MARGIN)
+        self.on_less: Callable[[Identity], None] | None = None  # told whose state has lost a part or a copy
         self._overdue = 0
         self._refused = dict.fromkeys(Reason, 0)
 
@@ -181,6 +184,11 @@ class DeviceBooks(StateCache):
         self.margin.forget_user(tenant, user)
         return len(keys)
 
+    def discard(self, key: Identity) -> None:
+        """An entry is of no more use to anybody; a write of its next version goes on."""
+        if self._index.get(key) is not None:
+            self._index.drop(key, Cause.ROOM)
+
     def swap_model(self, model_fp: Fingerprint) -> None:
         self._model_fp = model_fp
         self.margin.clear()
@@ -222,7 +230,13 @@ class DeviceBooks(StateCache):
 
     def _evicted(self, entry: Entry) -> None:
         """An entry left to make room; a cache with a lower tier wants to know what was lost."""
-        self.margin.left(identity(entry.ref), len(entry.ids) * self.page_bytes, entry.tokens)
+        key = identity(entry.ref)
+        self.margin.left(key, len(entry.ids) * self.page_bytes, entry.tokens)
+        self._tell_less(key)
+
+    def _tell_less(self, key: Identity) -> None:
+        if self.on_less is not None:
+            self.on_less(key)
 
     def _touch(self, key: Identity, kind: Touch) -> None:
         self._index.touch(key)

@@ -78,7 +78,7 @@ class TieredBooks(DeviceBooks):
                 chunk_bytes=self._chunk_bytes,
                 policy=policy,
                 weigh=weigh,
-                on_leave=self._left_host,
+                on_leave=self._host_has_less,
             )
         self._store_timeout_s = store_timeout_s
         self._flights = Flights()
@@ -258,6 +258,10 @@ class TieredBooks(DeviceBooks):
             self._index.drop(key)
             self.margin.left(key, len(entry.ids) * self.page_bytes, entry.tokens)
 
+    def _host_has_less(self, key: Identity) -> None:
+        self._left_host(key)
+        self._tell_less(key)
+
     def _left_host(self, key: Identity) -> None:
         """The host has less of this identity than before."""
 
@@ -305,6 +309,13 @@ class TieredBooks(DeviceBooks):
             self._disk_moves.cancel(lambda key: (key.tenant, key.user) == (tenant, user))
             dropped.update(self._disk.forget(tenant, user))
         return len(dropped)
+
+    def discard(self, key: Identity) -> None:
+        super().discard(key)
+        if self._host is not None and self._host.get(key) is not None:
+            self._host.drop(key)
+        if self._disk is not None and self._disk.get(key) is not None:
+            self._disk.drop(key)
 
     def swap_model(self, model_fp: Fingerprint) -> None:
         super().swap_model(model_fp)

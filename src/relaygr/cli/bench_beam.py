@@ -10,14 +10,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from relaygr.bench.beam import QUICK, BeamReport, BeamSpec, bench_beam, quick_report
+from relaygr.bench.beam import QUICK, RATES, SELECTION, BeamReport, BeamSpec, bench_beam, quick_report
 from relaygr.bench.beam_cells import BeamCell
-from relaygr.bench.beam_load import RateFound
+from relaygr.bench.beam_rates import VARIANTS, RatesSpec
+from relaygr.bench.beam_selection import SelectionCell
 from relaygr.bench.beam_waits import WaitsSpec
+from relaygr.cli.bench_beam_modes import numbers
+from relaygr.cli.bench_beam_rates import rates_table, short
 from relaygr.cli.bench_beam_waits import report_waits
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
+
+_RATES = RatesSpec()
 
 
 def beam(
@@ -25,7 +30,12 @@ def beam(
     quick: bool = False,
     dtype: Literal["fp32", "bf16"] = "bf16",
     peers: bool = True,
+    rates: bool = False,
     load_s: float | None = None,
+    target_ms: float | None = None,
+    variants: str = ",".join(VARIANTS),
+    ids: str = ",".join(map(str, _RATES.sids)),
+    selection: bool = False,
     waits: bool = False,
     threads: int = 2,
     seed: int = 0,
@@ -43,8 +53,19 @@ def beam(
         Of weights, keys and values.
     peers: bool
         Run `transformers`, where it is installed; its beam search takes ten seconds and more.
+    rates: bool
+        Measure only the highest rates at a P99.
     load_s: float | None
-        Seconds of the search for the highest rate, for each of six variants; 0 leaves it out.
+        Seconds of the search for the highest rate, for each variant and catalogue, 240 by default; 0 leaves
+        them out. The less, the shorter the loads and the wider the bounds.
+    target_ms: float | None
+        Of P99, for all rates; by default 2.5 times what the baseline takes alone.
+    variants: str
+        That rates are measured of: names with commas between them.
+    ids: str
+        Semantic ids of the catalogues that they are measured over.
+    selection: bool
+        Measure only single rounds of selection over 1.5 million semantic ids, on one core.
     waits: bool
         Measure only what the scheduler adds: to single requests, under load, to an idle machine.
     threads: int
@@ -53,16 +74,22 @@ def beam(
         Also write the report to this file.
     """
     check_file("--json", json)
-    if load_s is not None and load_s < 0:
-        raise ConfigError("--load-s", f"{load_s:g} must not be negative")
     if threads < 1:
         raise ConfigError("--threads", f"{threads} must be at least 1")
+    if quick + rates + selection + waits > 1:
+        raise ConfigError("--quick", "only one of --quick, --rates, --selection, --waits can be asked for")
     if waits:
         report_waits(WaitsSpec(dtype=dtype, threads=threads, seed=seed), json)
         return
-    spec = replace(QUICK if quick else BeamSpec(), dtype=dtype, threads=threads, seed=seed)
-    if load_s is not None:
-        spec = replace(spec, load_s=load_s)
+    base = QUICK if quick else RATES if rates else SELECTION if selection else BeamSpec()
+    loads = replace(
+        base.rates,
+        limit_s=base.rates.limit_s if load_s is None else load_s,
+        target_ms=target_ms,
+        variants=tuple(name.strip() for name in variants.split(",")),
+        sids=numbers("--ids", ids),
+    )
+    spec = replace(base, dtype=dtype, threads=threads, seed=seed, rates=loads)
     if not peers:
         spec = replace(spec, peer_widths=())
     console = Console()
@@ -75,7 +102,8 @@ def beam(
 def _print(console: Console, report: BeamReport) -> None:
     machine = report.machine
     console.print(f"{machine.cpu}, {machine.threads} threads, {report.spec['dtype']}", highlight=False)
-    console.print(_ours(report.cells))
+    if report.cells:
+        console.print(_ours(report.cells))
     if any(cell.naive_ms or cell.transformers_prefill_ms for cell in report.cells):
         console.print(_others(report.cells))
     if (scaling := report.scaling) is not None:
@@ -85,8 +113,10 @@ def _print(console: Console, report: BeamReport) -> None:
             f"prompt in every row {scaling.replicate_over_shared:.1f}x",
             highlight=False,
         )
+    if report.selection:
+        console.print(_selection(report.selection))
     if report.rates:
-        console.print(_rates(report.rates))
+        console.print(rates_table(report.rates))
 
 
 def _ours(cells: tuple[BeamCell, ...]) -> Table:
@@ -97,7 +127,7 @@ def _ours(cells: tuple[BeamCell, ...]) -> Table:
         ours = cell.ours
         times = (ours.prefill_ms, ours.forward_ms, ours.head_ms, ours.selection_ms, ours.total_ms)
         table.add_row(
-            _short(cell.sids),
+            short(cell.sids),
             f"{cell.prompt:,}",
             str(cell.width),
             *(_ms(time) for time in times),
@@ -115,7 +145,7 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
         if others == (None, None) and cell.transformers_prefill_ms is None:
             continue
         table.add_row(
-            _short(cell.sids),
+            short(cell.sids),
             f"{cell.prompt:,}",
             str(cell.width),
             _ms(cell.total_ms),
@@ -125,24 +155,19 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
     return table
 
 
-def _short(count: int) -> str:
-    return f"{count / 1e6:g}M" if count >= 10**6 else f"{count / 1e3:g}k"
+def _selection(cells: tuple[SelectionCell, ...]) -> Table:
+    table = Table(title=f"milliseconds of a round over {cells[0].sids:,} ids, one core, logits given")
+    for name in ("W", "level", "scores", "candidates", "prepare", "select", "both", "some denied"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for cell in cells:
+        times = (cell.prepare_ms, cell.select_ms, cell.both_ms, cell.denied_ms)
+        described = (str(cell.width), str(cell.level), cell.normalization, f"{cell.candidates:,}")
+        table.add_row(*described, *(_ms(time) for time in times))
+    return table
 
 
 def _times(other_ms: float | None, ours_ms: float) -> str:
     return "-" if other_ms is None else f"{other_ms:,.0f} ({other_ms / ours_ms:.1f}x)"
-
-
-def _rates(rates: tuple[RateFound, ...]) -> Table:
-    table = Table(
-        "variant", "alone, ms", "rate at P99, 1/s", "of naive", title=f"P99 {rates[0].target_ms:.0f} ms"
-    )
-    base = rates[0].rate_per_s
-    for one in rates:
-        more = "" if one.bounded else "at least "
-        ratio = f"{one.rate_per_s / base:.1f}x" if base else "-"
-        table.add_row(one.name, _ms(one.alone_ms), f"{more}{one.rate_per_s:.2f}", ratio)
-    return table
 
 
 def _ms(value: float | None) -> str:

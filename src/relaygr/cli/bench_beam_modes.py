@@ -56,8 +56,8 @@ def beams(
         dim=dim,
         dtype=dtype,
         depth=depth,
-        widths=_numbers("--widths", widths),
-        prompts=_numbers("--prompts", prompts),
+        widths=numbers("--widths", widths),
+        prompts=numbers("--prompts", prompts),
         rounds=rounds,
         threads=threads,
     )
@@ -70,7 +70,12 @@ def beams(
     console.print(_summary(report), soft_wrap=True, markup=False)
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """What an option lists.
+
+    Raises:
+        ConfigError: not numbers.
+    """
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

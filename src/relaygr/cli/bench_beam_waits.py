@@ -31,6 +31,8 @@ def _print(console: Console, report: WaitsReport) -> None:
     ):
         table.add_row(name, _ms(one), _ms(other), _ms(added))
     console.print(table)
+    told = f"queued, of a client that asks again at once: {_ms(report.closed_wait_ms)} ms"
+    console.print(told, highlight=False)
     loads = Table(
         "scheduling", "load", "1/s", "failed", "P99, ms", "longest free wait, ms", "limit", "longest step"
     )

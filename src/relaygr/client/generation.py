@@ -23,6 +23,7 @@ class GenerateBody(Sent, kw_only=True, omit_defaults=True):
     normalization: str | None = None
     allow: list[ItemId] | None = None
     deny: list[ItemId] | None = None
+    exclude_seen: bool = False
     filters: list[str] | None = None
     unknown_items: str | None = None
     seed: int | None = None
@@ -80,6 +81,7 @@ def generate(
     normalization: str | None,
     allow: Iterable[ItemId] | None,
     deny: Iterable[ItemId] | None,
+    exclude_seen: bool,
     filters: Sequence[str] | None,
     unknown_items: str | None,
     seed: int | None,
@@ -98,6 +100,7 @@ def generate(
         normalization=normalization,
         allow=_items(allow),
         deny=_items(deny),
+        exclude_seen=exclude_seen,
         filters=None if filters is None else list(filters),
         unknown_items=unknown_items,
         seed=seed,

@@ -59,7 +59,7 @@ class Queue(Answer, frozen=True, kw_only=True):
 
 
 class Pool(Answer, frozen=True, kw_only=True):
-    """The device memory of prefixes."""
+    """The device memory of user states."""
 
     total_bytes: int
     free_bytes: int
@@ -68,6 +68,30 @@ class Pool(Answer, frozen=True, kw_only=True):
     entries: int
     leases: int
     evictions: int
+
+
+class Generation(Answer, frozen=True, kw_only=True):
+    """The generator: what serves, and what waits, runs and is held now.
+
+    Attributes:
+        waiting, running: generations; prompts: to be encoded ahead.
+        rows, tokens: beams of what runs, and prompt tokens of it that are still to be computed.
+        states: device memory of prompts.
+    """
+
+    model: str
+    catalogue: str
+    catalogue_age_s: float | None
+    waiting: int
+    running: int
+    prompts: int
+    rows: int
+    rows_limit: int
+    tokens: int
+    tokens_limit: int
+    states: Pool
+    beam_bytes: int
+    beam_limit_bytes: int
 
 
 class Histories(Answer, frozen=True, kw_only=True):
@@ -109,6 +133,7 @@ class Status(Answer, frozen=True, kw_only=True):
     lost: list[Tally]
     queue: Queue
     pool: Pool | None
+    generation: Generation | None = None
     histories: Histories
     latency_model_error: float | None
     timeline: list[Moment]

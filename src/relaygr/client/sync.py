@@ -127,6 +127,7 @@ class Client:
         normalization: str | None = None,
         allow: Iterable[ItemId] | None = None,
         deny: Iterable[ItemId] | None = None,
+        exclude_seen: bool = False,
         filters: Sequence[str] | None = None,
         unknown_items: str | None = None,
         seed: int | None = None,
@@ -136,7 +137,8 @@ class Client:
     ) -> Generation:
         """Generate items for a stored user, tokens, item ids or a text: exactly one of the four.
 
-        What is None is left to the server.
+        What is None is left to the server. With `exclude_seen` no item of the history is generated: of a
+        user, of no stored event.
         """
         call = generate_call(
             user,
@@ -150,6 +152,7 @@ class Client:
             normalization=normalization,
             allow=allow,
             deny=deny,
+            exclude_seen=exclude_seen,
             filters=filters,
             unknown_items=unknown_items,
             seed=seed,

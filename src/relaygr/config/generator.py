@@ -19,12 +19,18 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     Attributes:
         model: folder of the decoder; empty serves none.
         catalogue: folder of the catalogue.
-        device_bytes: what the pages of prompts may take of the device.
+        device_bytes: what prompts may take of the device: pages of keys and values, recurrent states.
         page_tokens: prompt tokens in one page.
-        beam_bytes: what the keys and values of beams may take, all requests together.
+        beam_bytes: what beams may leave behind, all requests together: keys and values, and records of linear
+            layers.
         scratch_bytes: what logits and ancestor indexes may take, all requests together.
         host_bytes: host memory for prompts that the device has no room for; 0 turns it off. How states lie
             there and move is what `host` says.
+        state_share: of both, for the recurrent states of a model with linear layers; 0 goes by its shape and
+            `max_prompt_tokens`.
+        state_snapshot_tokens: between two copies of a prompt's recurrent state; a prompt that changed goes on
+            from the last one before the change.
+        state_snapshots: most of one prompt.
         max_prompt_tokens: longest prompt.
         anchor_stride: share of a full history window that is dropped at once, so that its start seldom moves.
         max_beam_width: of one round; max_results: rows of one answer; beam_width: of requests that name none.
@@ -41,7 +47,7 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         normalization: of scores, where a request names none.
         attention: how beams read the prompt; `auto` goes by what was measured at the start.
         dtype: of weights, keys and values.
-        max_filter_items: of one request's `allow`, and of its `deny`.
+        max_filter_items: of one request's `allow`, and of its `deny`; the history of `exclude_seen` is apart.
         max_items, max_items_per_sid: items of an answer, and of one semantic id, where a request names none.
         unknown_items: what becomes of a prompt with items that the catalogue does not know.
         keep_versions: catalogues kept, the serving one included, so that one call can go back.
@@ -55,6 +61,9 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
         "beam_bytes": Range(1 << 16, 16 * 1024 * GIB),
         "scratch_bytes": Range(1 << 16, 1024 * GIB),
         "host_bytes": Range(0, 16 * 1024 * GIB),
+        "state_share": Range(0, 1),
+        "state_snapshot_tokens": Range(1, 1 << 20),
+        "state_snapshots": Range(1, 64),
         "max_prompt_tokens": Range(1, 1 << 20),
         "anchor_stride": Range(0, 1, open_low=True),
         "beam_width": Range(1, 65_536),
@@ -84,6 +93,9 @@ class GeneratorConfig(Section, frozen=True, kw_only=True):
     beam_bytes: int = 512 * MIB
     scratch_bytes: int = 256 * MIB
     host_bytes: int = 256 * MIB
+    state_share: float = 0.0
+    state_snapshot_tokens: int = 1024
+    state_snapshots: int = 4
     max_prompt_tokens: int = 8192
     anchor_stride: float = 0.25
     beam_width: int = 128

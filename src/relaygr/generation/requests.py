@@ -47,6 +47,8 @@ class GenerateRequest:
         max_items_per_sid: items named of one semantic id.
         allow: only these items; None for all. An empty list allows nothing.
         deny: never these items.
+        exclude_seen: never an item of the history either, those before the prompt's window included; with
+            `user` or `history` only.
         filters: names of catalogue filters that items must pass.
         deadline_ms: from admission; None for the server's default.
         seed: sample beams by Gumbel noise of this seed instead of taking the best; None (default) does not.
@@ -67,6 +69,7 @@ class GenerateRequest:
     max_items_per_sid: int = DEFAULT_MAX_ITEMS_PER_SID
     allow: Sequence[ItemId] | None = None
     deny: Sequence[ItemId] = ()
+    exclude_seen: bool = False
     filters: Sequence[str] = ()
     deadline_ms: float | None = None
     seed: int | None = None
@@ -77,6 +80,7 @@ class GenerateRequest:
             what = " and ".join(given) if given else "nothing"
             raise self._invalid(given[1] if given else "token_ids", f"one input is needed, got {what}")
         self._check_prompt()
+        self._check_seen()
         try:
             object.__setattr__(self, "normalization", Normalization(self.normalization))
         except ValueError:
@@ -106,6 +110,13 @@ class GenerateRequest:
                     raise self._invalid(f"token_ids[{at}]", f"{token!r} is not a token")
         if self.text is not None and not self.text:
             raise self._invalid("text", "must not be empty")
+
+    def _check_seen(self) -> None:
+        if not isinstance(self.exclude_seen, bool):
+            raise self._invalid("exclude_seen", f"{self.exclude_seen!r} is neither true nor false")
+        # Going on without would show what was to be left out.
+        if self.exclude_seen and self.user is None and self.history is None:
+            raise self._invalid("exclude_seen", "needs user or history: tokens and texts name no items")
 
     def _invalid(self, field: str, message: str) -> InvalidRequestError:
         return InvalidRequestError(self.request_id, message, field=field)

@@ -133,6 +133,10 @@ class RecurrentKernel(ABC):
 
     name: str
 
+    def grain(self, spec: RecurrentSpec) -> int:
+        """A prompt has the same bits however it is cut at multiples of so many tokens."""
+        return 1
+
     @abstractmethod
     def prefill(
         self,

@@ -114,13 +114,15 @@ class PromptState:
         tokens: how many tokens the state stands behind; the owner counts.
     """
 
-    def __init__(self, layout: RecurrentLayout, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        layout: RecurrentLayout,
+        device: torch.device | str = "cpu",
+        parts: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """Before the first token; or in the memory `parts`, as of `buffers`, which holds anything yet."""
         self.layout, self.tokens = layout, 0
-        self._states = torch.zeros(
-            layout.layers, *layout.state_shape, dtype=layout.state_dtype, device=device
-        )
-        size = layout.layers, layout.taps - 1, layout.channels
-        self._rows = torch.zeros(size, dtype=layout.row_dtype, device=device)
+        self._states, self._rows = buffers(layout, device) if parts is None else parts
 
     @property
     def nbytes(self) -> LinearBytes:
@@ -146,10 +148,34 @@ class PromptState:
             self._rows[layer].copy_(rows.detach())
         self._states[layer].copy_(state.detach())
 
+    def clear(self) -> None:
+        """Stand before the first token again."""
+        self._states.zero_()
+        self._rows.zero_()
+        self.tokens = 0
+
+    def copy_from(self, other: PromptState) -> None:
+        """Stand where `other` does, on whatever device that lies; ValueError for another layout."""
+        if other.layout != self.layout:
+            raise ValueError(f"a state of {other.layout} does not fit {self.layout}")
+        self._states.copy_(other._states)
+        self._rows.copy_(other._rows)
+        self.tokens = other.tokens
+
     def copy(self) -> PromptState:
         """A snapshot that shares no memory with this one."""
         other = PromptState(self.layout, self._states.device)
-        other._states.copy_(self._states)
-        other._rows.copy_(self._rows)
-        other.tokens = self.tokens
+        other.copy_from(self)
         return other
+
+
+def buffers(
+    layout: RecurrentLayout, device: torch.device | str = "cpu", count: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Zeroed memory for a state: [layers, Hv, dk, dv] and rows [layers, taps - 1, C]; for `count` of them,
+    with that in front.
+    """
+    front = () if count is None else (count,)
+    states = torch.zeros(*front, layout.layers, *layout.state_shape, dtype=layout.state_dtype, device=device)
+    size = (*front, layout.layers, layout.taps - 1, layout.channels)
+    return states, torch.zeros(size, dtype=layout.row_dtype, device=device)

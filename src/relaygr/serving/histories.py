@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from relaygr.core.errors import DeadlineError
 from relaygr.engine import UserHistory
@@ -11,7 +13,9 @@ from relaygr.engine.deadlines import MIN_DEADLINE_MS
 from relaygr.serving import wire
 from relaygr.serving.bodies import inline_history
 from relaygr.serving.metrics import Metrics
-from relaygr.serving.users import Owner, Users
+from relaygr.serving.users import Owner, Users, WholeHistory
+
+Found = TypeVar("Found")
 
 
 class Histories:
@@ -37,15 +41,24 @@ class Histories:
         held = self._users.held(owner) if inline is None else None
         if held is not None:
             return held, budget_ms
+        return await self._timed(kind, self._history(owner, inline), budget_ms)
+
+    async def whole_in_time(self, kind: str, owner: Owner, budget_ms: float) -> tuple[WholeHistory, float]:
+        """The stored history with the items of all its events; else as `in_time`."""
+        return await self._timed(kind, self._users.whole(owner), budget_ms)
+
+    async def _timed(
+        self, kind: str, reading: Coroutine[Any, Any, Found], budget_ms: float
+    ) -> tuple[Found, float]:
         begun = time.monotonic()
         try:
             async with asyncio.timeout(budget_ms / 1000):
-                history = await self._history(owner, inline)
+                found = await reading
         except TimeoutError as error:
             late = DeadlineError("the deadline passed before the history was read")
             self._metrics.failed(kind, late)
             raise late from error
-        return history, max(budget_ms - (time.monotonic() - begun) * 1000, MIN_DEADLINE_MS)
+        return found, max(budget_ms - (time.monotonic() - begun) * 1000, MIN_DEADLINE_MS)
 
     async def _history(self, owner: Owner, inline: wire.History | None) -> UserHistory:
         if inline is None:

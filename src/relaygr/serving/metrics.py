@@ -31,7 +31,7 @@ from relaygr.serving.answers import path_of
 from relaygr.serving.gauges import Gauges, Readings
 from relaygr.serving.recent import Recent
 from relaygr.serving.series import OTHER, Series, SeriesByModel
-from relaygr.serving.snapshot import ModelFacts, State, Status
+from relaygr.serving.snapshot import Generation, ModelFacts, State, Status
 from relaygr.serving.summary import summary
 
 # Why a prefix signal was refused, and what the scheduler says itself.
@@ -212,12 +212,22 @@ class Metrics:
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
-    def snapshot(self, state: State = "ready") -> Status:
-        """What `/v1/status` says. May wait for a running batch: call it off the event loop."""
+    def snapshot(self, state: State = "ready", generation: Callable[[], Generation] | None = None) -> Status:
+        """What `/v1/status` says; `generation` is asked about the generator, where there is one.
+
+        May wait for a running batch: call it off the event loop.
+        """
         facts = self._facts
         age_s = None if facts is None else max(self._wall_s() - facts.loaded_s, 0.0)
         return summary(
-            state, self._recent, self.readings(), facts, age_s, uptime_s=self.uptime_s, busy=self.utilisation
+            state,
+            self._recent,
+            self.readings(),
+            facts,
+            age_s,
+            generation() if generation is not None else None,
+            uptime_s=self.uptime_s,
+            busy=self.utilisation,
         )
 
     def _count_tokens(self, series: Series, served: PrefetchResult) -> None:

@@ -288,7 +288,8 @@ class Service:
 
     async def status(self) -> Status:
         """What the status page shows."""
-        return await asyncio.to_thread(self.metrics.snapshot, self.health.status)
+        generation = self.generation.status if self.generation is not None else None
+        return await asyncio.to_thread(self.metrics.snapshot, self.health.status, generation)
 
     async def drain(self, timeout_s: float) -> bool:
         """Say that the service is not ready, refuse new work, finish what there is, close the store.
@@ -391,7 +392,7 @@ class Service:
         self._ranking.add(future)
         future.add_done_callback(self._ranking.discard)
         try:
-            return await answered(future, gone)
+            return await answered(job, future, gone)
         except ClientGoneError:
             self.metrics.disconnected("rank")
             raise

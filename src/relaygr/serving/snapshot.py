@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from relaygr.cache.interface import Stats
 from relaygr.serving.recent import SLICE_S, percentile_ms
 
 State = Literal["starting", "ready", "draining"]
@@ -93,7 +94,7 @@ class Queue(Struct, frozen=True, kw_only=True):
 
 
 class Pool(Struct, frozen=True, kw_only=True):
-    """The device memory of prefixes; free + pinned + evictable = total."""
+    """The device memory of user states; free + pinned + evictable = total."""
 
     total_bytes: int
     free_bytes: int
@@ -102,6 +103,46 @@ class Pool(Struct, frozen=True, kw_only=True):
     entries: int
     leases: int
     evictions: int
+
+    @classmethod
+    def of(cls, pool: Stats) -> Pool:
+        return cls(
+            total_bytes=pool.total_bytes,
+            free_bytes=pool.free_bytes,
+            pinned_bytes=pool.pinned_bytes,
+            evictable_bytes=pool.evictable_bytes,
+            entries=pool.entries,
+            leases=pool.leases,
+            evictions=pool.evictions,
+        )
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """The generator: what serves, and what waits, runs and is held now.
+
+    Attributes:
+        model: fingerprint of its weights, hexadecimal.
+        catalogue: version that serves; empty without one. catalogue_age_s: of its data; null without one.
+        waiting, running: generations; prompts: to be encoded ahead.
+        rows: beams of what runs, of the `rows_limit` that may run together; tokens: prompt tokens of it that
+            are still to be computed, of `tokens_limit`.
+        states: device memory of prompts.
+        beam_bytes: that beams take, of `beam_limit_bytes`.
+    """
+
+    model: str
+    catalogue: str
+    catalogue_age_s: float | None
+    waiting: int
+    running: int
+    prompts: int
+    rows: int
+    rows_limit: int
+    tokens: int
+    tokens_limit: int
+    states: Pool
+    beam_bytes: int
+    beam_limit_bytes: int
 
 
 class Histories(Struct, frozen=True, kw_only=True):
@@ -139,6 +180,7 @@ class Status(Struct, frozen=True, kw_only=True):
         admissions: prefix signals by what became of them.
         answers: HTTP answers by the first digit of their status.
         lost: rank requests and prefixes without an answer: deadline, cancelled, failed.
+        generation: null without a generator.
         latency_model_error: mean of |measured / predicted - 1| over recent passes; null without one.
         timeline: the last five minutes, oldest first.
     """
@@ -156,6 +198,7 @@ class Status(Struct, frozen=True, kw_only=True):
     lost: list[Tally]
     queue: Queue
     pool: Pool | None
+    generation: Generation | None
     histories: Histories
     latency_model_error: float | None
     timeline: list[Moment]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from relaygr import __version__
-from relaygr.cache.interface import Stats
 from relaygr.serving.gauges import Readings
 from relaygr.serving.recent import FIVE_MINUTES_S, MINUTE_S, Recent
 from relaygr.serving.snapshot import (
+    Generation,
     Histories,
     Latency,
     ModelFacts,
@@ -32,6 +32,7 @@ def summary(
     now: Readings,
     facts: ModelFacts | None,
     model_age_s: float | None,
+    generation: Generation | None = None,
     *,
     uptime_s: float,
     busy: float,
@@ -58,7 +59,8 @@ def summary(
             in_progress=now.in_progress,
             utilisation=round(busy, 4),
         ),
-        pool=None if now.pool is None else _pool(now.pool),
+        pool=None if now.pool is None else Pool.of(now.pool),
+        generation=generation,
         histories=Histories(users=now.users, bytes=now.users_bytes),
         latency_model_error=None if now.error is None else now.error.mean_error,
         timeline=[Moment.of(*one) for one in recent.timeline("all", ERRORS)],
@@ -95,15 +97,3 @@ def _tallies(prefix: str, minute: Counter[str], five: Counter[str]) -> list[Tall
         for name, amount in sorted(five.items())
         if name.startswith(prefix)
     ]
-
-
-def _pool(pool: Stats) -> Pool:
-    return Pool(
-        total_bytes=pool.total_bytes,
-        free_bytes=pool.free_bytes,
-        pinned_bytes=pool.pinned_bytes,
-        evictable_bytes=pool.evictable_pages * pool.page_bytes,
-        entries=pool.entries,
-        leases=pool.leases,
-        evictions=pool.evictions,
-    )

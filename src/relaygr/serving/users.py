@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
+from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import RelayError
 from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile
 from relaygr.engine import UserHistory
@@ -23,6 +25,8 @@ from relaygr.models.window import anchor, anchor_stride
 # 24 bytes of columns and up to two records of 32 bytes in the digest chain.
 _EVENT_BYTES = 88
 _ENTRY_BYTES = 2048
+# No store keeps more of a user.
+_ALL_EVENTS = int(StoreConfig.LIMITS["keep_events"].high)
 
 Owner = tuple[str, str]
 Result = TypeVar("Result")
@@ -64,6 +68,13 @@ class Reading:
     def first(self, total: int) -> int:
         """Sequence number of the first event that is read of so many."""
         return min(anchor(total, *window) for window in self.windows)
+
+
+class WholeHistory(NamedTuple):
+    """What models read of a user, and int64 [n] items of all events that are stored, oldest first."""
+
+    history: UserHistory
+    items: npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -135,13 +146,32 @@ class Users:
         if history is not None:
             return history
         async with self._turn(owner):
-            history = self.held(owner)
-            if history is None:
-                reading, doubts = self._reading, self._doubts
-                history = await self._call(lambda: _load(self._store, owner, reading))
-                if (reading, doubts) == (self._reading, self._doubts):
-                    self._keep(owner, history)
-            return history
+            return await self._loaded(owner)
+
+    async def whole(self, owner: Owner) -> WholeHistory:
+        """The user's history as `get` gives it, and the items of all events that are stored, from one moment.
+
+        Events that no model reads are read from the store each time and not kept here. Raises as `get`.
+        """
+        history = self.held(owner)
+        if history is not None and not history.first_sequence:
+            return WholeHistory(history, history.items)
+        async with self._turn(owner):
+            history = await self._loaded(owner)
+            if not history.first_sequence:
+                return WholeHistory(history, history.items)
+            stored = await self._call(lambda: self._store.load(*owner, _ALL_EVENTS))
+            return WholeHistory(history, stored.items)
+
+    async def _loaded(self, owner: Owner) -> UserHistory:
+        """The history in memory, else from the store; in the user's turn."""
+        history = self.held(owner)
+        if history is None:
+            reading, doubts = self._reading, self._doubts
+            history = await self._call(lambda: _load(self._store, owner, reading))
+            if (reading, doubts) == (self._reading, self._doubts):
+                self._keep(owner, history)
+        return history
 
     async def append(self, owner: Owner, events: EventBatch, key: str | None) -> Appended:
         """Store events, then grow the history in memory; both are done when this returns."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from relaygr.core.errors import CancelledError
+from relaygr.engine.jobs import Job
 
 Result = TypeVar("Result")
 Gone = Callable[[], Awaitable[object]]
@@ -17,21 +18,29 @@ class ClientGoneError(CancelledError):
     """The client disconnected before there was an answer."""
 
 
-async def answered(future: asyncio.Future[Result], gone: Gone | None) -> Result:
-    """The result of `future`, which is cancelled when `gone` returns first, or nobody waits any more.
+async def answered(job: Job[Result], future: asyncio.Future[Result], gone: Gone | None) -> Result:
+    """The result of `job`, which is cancelled when `gone` returns first, or nobody waits any more.
+
+    Args:
+        future: that of `job` on this event loop.
+
+    When this ends without an answer, nobody waits for the job in its queue any more: who then gives a place
+    back gives none away that the queue has not.
 
     Raises:
         ClientGoneError: `gone` returned first.
     """
-    if gone is None:
-        return await future
-    watch = asyncio.ensure_future(gone())
+    watch = None if gone is None else asyncio.ensure_future(gone())
     try:
-        await asyncio.wait((future, watch), return_when=asyncio.FIRST_COMPLETED)
+        either: list[asyncio.Future[Any]] = [future] if watch is None else [future, watch]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if future.done():
             return future.result()
     finally:
-        watch.cancel()
-        # No effect on one that is done; otherwise the job ends, and what has not begun never will.
+        if watch is not None:
+            watch.cancel()
+        # No effect on one that is done. Cancelling only the future would reach the job a turn of the loop
+        # later, and cancelling only the job would leave its error with the future, for nobody to read.
+        job.cancel()
         future.cancel()
     raise ClientGoneError("the client disconnected")

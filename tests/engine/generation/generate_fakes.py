@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from patience import PATIENCE_S, await_true, started_threads
+from relaygr.config.generator import GeneratorConfig
 from relaygr.core.clock import Clock, ManualClock
 from relaygr.core.errors import BackendError, RelayError, RequestError
 from relaygr.engine.generation.interface import Need, Step, StepKind
 from relaygr.engine.generation.jobs import GenerateJob
+from relaygr.engine.generation.scheduler import GenerateScheduler
 from relaygr.generation.errors import TooLongError
 
-PATIENCE_S = 20.0
 CHUNK = 100  # prompt tokens of one step
 ROUNDS = 3
 
@@ -188,8 +191,16 @@ class Listener:
         self.errors.append((kind, error))
 
 
-def await_true(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.0005)
+@contextlib.contextmanager
+def scheduling(backend: FakeBackend, **settings: Any) -> Iterator[GenerateScheduler]:
+    """Closed behind, with all of its threads."""
+    started = started_threads()
+    more = {name: settings.pop(name) for name in ("observer", "turns") if name in settings}
+    config = GeneratorConfig(**{"max_beam_width": 100, "beam_width": 10, "max_beam_rows": 100, **settings})
+    scheduler = GenerateScheduler(backend, config, backend.clock, **more)
+    try:
+        yield scheduler
+    finally:
+        backend.release()
+        scheduler.close()
+        await_true(lambda: not started())

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import wait
-from typing import Any
 
 import numpy as np
 import pytest
-from generate_fakes import PATIENCE_S, ROUNDS, FakeAsk, FakeBackend, Listener, await_true
+from generate_fakes import PATIENCE_S, ROUNDS, FakeAsk, FakeBackend, Listener, await_true, scheduling
 from generate_rig import SETTINGS, catalogue, generator, of_tokens, of_user, one, rows, serving
 from generate_rig import history as history_of
 
-from relaygr.config.generator import GeneratorConfig
 from relaygr.core.clock import ManualClock, MonotonicClock
 from relaygr.core.errors import NotReadyError, RequestError
 from relaygr.engine.generation.generator import Encoded
 from relaygr.engine.generation.interface import StepKind
 from relaygr.engine.generation.prompts import Asked
-from relaygr.engine.generation.scheduler import GenerateScheduler
 from relaygr.engine.turns import Turnstile
 from relaygr.generation.catalogue.versions import Catalogues
 from relaygr.generation.errors import (
@@ -31,21 +26,6 @@ from relaygr.generation.errors import (
     QueueFullError,
     TooLongError,
 )
-
-
-@contextlib.contextmanager
-def scheduling(backend: FakeBackend, **settings: Any) -> Iterator[GenerateScheduler]:
-    """Closed behind, with all of its threads."""
-    before = threading.active_count()
-    more = {name: settings.pop(name) for name in ("observer", "turns") if name in settings}
-    config = GeneratorConfig(**{"max_beam_width": 100, "beam_width": 10, "max_beam_rows": 100, **settings})
-    scheduler = GenerateScheduler(backend, config, backend.clock, **more)
-    try:
-        yield scheduler
-    finally:
-        backend.release()
-        scheduler.close()
-        await_true(lambda: threading.active_count() <= before)
 
 
 def test_answers_steps_and_waves_are_told() -> None:
@@ -113,7 +93,7 @@ def test_a_cancelled_or_late_request_leaves_before_the_next_round() -> None:
         backend.go()
         assert isinstance(job.exception(PATIENCE_S), GenerateCancelledError)
         await_true(lambda: backend.used == 0)
-        late = scheduler.generate(FakeAsk("b"), deadline_ms=30)
+        late = scheduler.generate(FakeAsk("b"), deadline_ms=200)
         backend.await_call()
         assert isinstance(late.exception(PATIENCE_S), GenerateDeadlineError)
         backend.go()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.core.errors import ConfigError, RequestError
 from relaygr.core.ids import Fingerprint, Tenant, tenant
 from relaygr.engine.columns import Int64
-from relaygr.engine.generation.asks import ELEMENT_BYTES, GenerateAsk, KvUse, Room, Vocabulary
+from relaygr.engine.generation.asks import ELEMENT_BYTES, GenerateAsk, KvUse, Vocabulary
+from relaygr.engine.generation.memory import GeneratorMemory
 from relaygr.engine.generation.prompts import Asked, Prompt, prompt_of_items, window_items
 from relaygr.engine.history import UserHistory
 from relaygr.generation.catalogue.errors import CatalogueError, FilterError, UnavailableError
@@ -55,7 +56,7 @@ class Admission:
     """Checks requests against one decoder, its catalogues and the limits; holds nothing of them.
 
     Args:
-        beam_bytes: keys and values of beams in fed rounds of such widths.
+        memory: what requests take of each pool.
     """
 
     def __init__(
@@ -64,13 +65,11 @@ class Admission:
         model_fp: Fingerprint,
         catalogues: Catalogues,
         config: GeneratorConfig,
-        page_bytes: int,
-        room: Room,
-        beam_bytes: Callable[[Sequence[int]], int],
+        memory: GeneratorMemory,
         vocabulary: Vocabulary | None = None,
     ) -> None:
         self._shape, self._model_fp, self._catalogues, self._config = shape, model_fp, catalogues, config
-        self._page_bytes, self._room, self._beam_bytes = page_bytes, room, beam_bytes
+        self._memory, self._room = memory, memory.room
         self._vocabulary = vocabulary or Vocabulary()
         self._versions: dict[int, _Version] = {}
         self._lock = threading.Lock()  # around what is known of versions
@@ -110,7 +109,7 @@ class Admission:
         prompt = self._prompt(asked, pinned, version.tokens, self._longest(levels))
         refs = prompt.refs(self._model_fp, self._config.page_tokens)
         if asked.request is None:
-            use = KvUse(self._pages(prompt) * self._page_bytes, 0, 0, 0)
+            use = self._memory.use(self._pages(prompt), ())
             self._check_pages(prompt, "history", request_id)
             pinned.close()  # the prompt is tokens now
             return GenerateAsk(prompt, refs, None, None, asked, use)
@@ -120,7 +119,9 @@ class Admission:
         widths = self._widths(request, levels).within(nodes)
         use = self._use(prompt, widths, max(pinned.index.sizes), request.normalization)
         self._check_memory(use, prompt, request)
-        wanted = Wanted(allow=request.allow, deny=request.deny, filters=request.filters)
+        wanted = Wanted(
+            allow=request.allow, deny=request.deny, seen=asked.excluded(), filters=request.filters
+        )
         plan = SearchPlan(
             request_id,
             pinned.index,
@@ -131,7 +132,8 @@ class Admission:
             ItemLimits(request.max_items_per_sid, request.max_items, version.repeats),
             request.seed,
         )
-        return GenerateAsk(prompt, refs, pinned, plan, asked, use)
+        # The plan has the places of what was seen.
+        return GenerateAsk(prompt, refs, pinned, plan, replace(asked, seen=None), use)
 
     def _check_filters(self, request: GenerateRequest) -> None:
         limit = self._config.max_filter_items
@@ -258,14 +260,9 @@ class Admission:
         return -(-len(prompt) // self._config.page_tokens)
 
     def _use(self, prompt: Prompt, widths: Widths, codes: int, normalization: Normalization) -> KvUse:
-        fed, width = widths.fed, widths.rows
         columns = self._shape.vocab_size if normalization is Normalization.FULL else codes
-        return KvUse(
-            shared=self._pages(prompt) * self._page_bytes,
-            unshared=self._beam_bytes(fed) if fed else 0,
-            index=ELEMENT_BYTES * width * len(fed),
-            scratch=ELEMENT_BYTES * width * columns,
-        )
+        scratch = ELEMENT_BYTES * widths.rows * columns
+        return self._memory.use(self._pages(prompt), widths.fed, widths.rows, scratch)
 
     def _check_pages(self, prompt: Prompt, field: str, request_id: str) -> None:
         pages, limit = self._pages(prompt), self._room.pages
@@ -279,7 +276,7 @@ class Admission:
         self._check_pages(prompt, field, request.request_id)
         room = self._room
         for name, need, limit in (
-            ("beams", use.unshared, room.beam_bytes),
+            ("beams", use.unshared + use.records, room.beam_bytes),
             ("logits and ancestors", use.index + use.scratch, room.scratch_bytes),
         ):
             if need > limit:

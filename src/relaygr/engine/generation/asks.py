@@ -29,12 +29,16 @@ class KvUse:
         unshared: of its beams, a slot for each beam of each fed round.
         index: of their ancestors.
         scratch: of the logits of its widest round.
+        state: recurrent state of the prompt and its last rows before the convolutions, of linear layers.
+        records: on linear layers, of each beam of each fed round.
     """
 
     shared: int
     unshared: int
     index: int
     scratch: int
+    state: int = 0
+    records: int = 0
 
 
 @dataclass(slots=True, eq=False)

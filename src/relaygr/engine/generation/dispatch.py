@@ -167,7 +167,8 @@ class Dispatch:
     """Decides who starts. Not thread-safe, except that jobs may end at any time.
 
     Attributes:
-        rested: whether nothing waited when it was last looked at; what comes then starts at once.
+        rested: whether a request came, since the last one began, when no other waited or ran: there is no
+            group to wait for then, so that it starts at once, with whoever else is there.
     """
 
     def __init__(self, backend: Backend, config: GeneratorConfig, clock: Clock) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import torch
@@ -22,9 +23,11 @@ from relaygr.config.host import HostConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.ids import Fingerprint, tenant, user_id
 from relaygr.engine.generation.admission import Admission
-from relaygr.engine.generation.asks import GenerateAsk, Room, Vocabulary
+from relaygr.engine.generation.asks import GenerateAsk, Vocabulary
 from relaygr.engine.generation.interface import Need, Step, StepKind
+from relaygr.engine.generation.memory import GeneratorMemory, snapshot_rule
 from relaygr.engine.generation.prompts import Asked
+from relaygr.engine.generation.recurrent import StateShelf, StateStats
 from relaygr.engine.generation.seats import GenerateSeat, SeatModel
 from relaygr.engine.generation.states import NoRoom, PromptStates, decoder_cost
 from relaygr.engine.tiers import NO_HOST
@@ -33,7 +36,6 @@ from relaygr.generation.errors import KvBudgetError
 from relaygr.generation.rounds import Rounds
 from relaygr.generation.search import Search
 from relaygr.generation.trace import Trace
-from relaygr.memory.beams import BeamPool
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.rows import PromptRow
 
@@ -66,6 +68,7 @@ class GeneratorStats:
         seats: requests that hold memory.
         beam_bytes, scratch_bytes: that they hold.
         pages: of prompts, by state.
+        states: recurrent ones of prompts; None for a model without linear layers.
         prompt_tokens, cached_tokens, loaded_tokens: of requests that were admitted; of these found in the
             cache; of these brought from host memory.
         decisions: by what was done about the tokens of the host.
@@ -79,6 +82,7 @@ class GeneratorStats:
     cached_tokens: int
     loaded_tokens: int
     decisions: tuple[tuple[str, int], ...]
+    states: StateStats | None = None
 
 
 class Generator:
@@ -112,33 +116,28 @@ class Generator:
         self.config = settings = config or GeneratorConfig()
         self.decoder, self.model_fp, self.catalogues = decoder, model_fp, catalogues
         self._clock: Clock = clock or MonotonicClock()
-        self.layout = layout = decoder.config.kv_layout(decoder.dtype, settings.page_tokens)
+        self.memory = memory = GeneratorMemory(decoder.config, decoder.dtype, settings)
+        self.layout = memory.layout
         lease_s = max(settings.deadline_max_ms / 1000, _MIN_LEASE_S)
         below = msgspec.structs.replace(
             host,
-            host_bytes=settings.host_bytes,
+            host_bytes=memory.host.pages,
             copy_threads=0,  # copies are made at admission, before anything is computed
             disk_bytes=0,
             disk_path="",
             snapshot_path="",
         )
         cost = decoder_cost(decoder.config)
+        self._rule = snapshot_rule(decoder, settings)
         # Cuts lie at the same tokens of a prompt, whoever it runs with.
-        self._piece = settings.prefill_chunk_tokens
-        memory = (layout, settings.device_bytes, lease_s, below)
-        self._states = PromptStates(*memory, cost, self._clock)
-        self._beams = BeamPool(layout.layers, layout.heads, layout.qk_dim, layout.dtype, settings.beam_bytes)
-        room = Room(self._states.pages, self._beams.nbytes, settings.scratch_bytes)
-        self._admission = Admission(
-            decoder.config,
-            model_fp,
-            catalogues,
-            settings,
-            layout.page_bytes,
-            room,
-            self._beams.bytes_for,
-            vocabulary,
-        )
+        grain = self._rule.grain if self._rule is not None else 1
+        self._piece = max(settings.prefill_chunk_tokens // grain, 1) * grain
+        shelf = None
+        if memory.states is not None and self._rule is not None:
+            shelf = partial(StateShelf, memory.states, self._rule, memory.device.states, memory.host.states)
+        room = memory.layout, memory.device.pages, lease_s, below
+        self._states = PromptStates(*room, cost, self._clock, shelf)
+        self._admission = Admission(decoder.config, model_fp, catalogues, settings, memory, vocabulary)
         self._worker = ThreadPoolExecutor(1, "relaygr-prepare") if overlap else None
         self.trace, self._kind = trace or Trace(self._clock), kind
         self._rounds: Rounds[GenerateSeat] = Rounds(SeatModel(decoder), self._clock, self._worker, self.trace)
@@ -170,8 +169,7 @@ class Generator:
         return self._admission.check(asked)
 
     def need(self, ask: GenerateAsk) -> Need:
-        cached = self._states.readable(ask.refs).near
-        return Need(max(ask.tokens - cached, 1), ask.rows)
+        return Need(max(ask.tokens - self._states.near(ask.refs), 1), ask.rows)
 
     def seat(self, ask: GenerateAsk) -> GenerateSeat | None:
         """Reserve pages, beam slots and scratch; a state in host memory is brought, if that is quicker."""
@@ -181,7 +179,7 @@ class Generator:
             if self._scratch + use.scratch + use.index > self.config.scratch_bytes:
                 return None
             fed = ask.plan.widths.fed
-            beams = self._beams.reserve(fed) if fed else None
+            beams = self.memory.reserve(fed) if fed else None
             if fed and beams is None:
                 return None
             try:
@@ -202,7 +200,10 @@ class Generator:
             self._prompt_tokens += ask.tokens
             self._cached += prompt.cached
             self._loaded += prompt.loaded
-        return GenerateSeat(ask, prompt, beams, self.model_fp.hex(), self._give_back, self._kind)
+        linear = None
+        if prompt.state is not None and beams is not None:
+            linear = self.decoder.state_beams(prompt.state, beams.records)
+        return GenerateSeat(ask, prompt, beams, linear, self.model_fp.hex(), self._give_back, self._kind)
 
     @torch.inference_mode()
     def prefill(self, seats: Sequence[GenerateSeat]) -> Step:
@@ -214,7 +215,7 @@ class Generator:
             while True:
                 parts: list[tuple[GenerateSeat, int]] = []
                 for seat in seats:
-                    took = min(self._piece - seat.done % self._piece, seat.left)
+                    took = self._stop(seat.done, seat.done + seat.left) - seat.done
                     if seat.prefilled or seat.outcome is not None or (took > budget and (sizes or parts)):
                         continue
                     parts.append((seat, took))
@@ -260,11 +261,12 @@ class Generator:
                 cached, hidden = found.cached, found.hidden
                 for start, stop in self._pieces(cached, part.tokens):
                     tokens = torch.from_numpy(ask.prompt.tokens[start:stop].copy())
-                    row = PromptRow(tokens, start, found.store)
+                    row = PromptRow(tokens, start, found.store, found.state)
                     if stop == whole.tokens:
                         hidden = self.decoder.prefill([row])
                     else:
                         self.decoder.remember([row])
+                    found.passed()
                 now = self._clock.now_s()
                 kept = found.complete(now, hidden if part.tokens == whole.tokens else None)
             finally:
@@ -281,9 +283,14 @@ class Generator:
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Where [start, stop) of a prompt is cut."""
         while start < stop:
-            end = min(start - start % self._piece + self._piece, stop)
+            end = self._stop(start, stop)
             yield start, end
             start = end
+
+    def _stop(self, start: int, total: int) -> int:
+        """Where the next piece of a prompt ends."""
+        end = min(start - start % self._piece + self._piece, total)
+        return end if self._rule is None else min(end, self._rule.stop(start, total))
 
     def alone(self) -> AbstractContextManager[object]:
         """Keeps the model for whoever else computes with it; not for the thread of the scheduler."""
@@ -302,13 +309,14 @@ class Generator:
         with self._lock:
             return GeneratorStats(
                 seats=self._seats,
-                beam_bytes=self._beams.used_bytes,
+                beam_bytes=self.memory.beam_bytes,
                 scratch_bytes=self._scratch,
                 pages=self._states.stats(),
                 prompt_tokens=self._prompt_tokens,
                 cached_tokens=self._cached,
                 loaded_tokens=self._loaded,
                 decisions=self._states.decisions,
+                states=None if self._states.shelf is None else self._states.shelf.stats(),
             )
 
     def _compute(self, parts: Sequence[tuple[GenerateSeat, int]]) -> None:
@@ -327,6 +335,7 @@ class Generator:
                 for seat, took in some:
                     seat.done += took
                     seat.spent_s += spent_s
+                    seat.prompt.passed()
         if last:
             self._rounds.join([seat.search for seat in last])
             for seat in last:
@@ -347,8 +356,8 @@ class Generator:
     def _give_back(self, seat: GenerateSeat) -> None:
         with self._lock:
             seat.prompt.close()
-            if seat.beams is not None:
-                seat.beams.release()
+            if seat.memory is not None:
+                seat.memory.release()
             if seat.spoilt:
                 self._states.drop(seat.prompt.ref)
             self._seats -= 1

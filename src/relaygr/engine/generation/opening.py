@@ -60,10 +60,6 @@ def open_generator(
     """
     dtype = DTYPES[config.dtype] if config.dtype != "auto" else choose(kernel, "auto").dtype
     decoder, model_fp = open_decoder(Path(config.model), dtype)
-    if decoder.config.linear is not None:
-        raise ConfigError(
-            config.model, "prompts of a model with linear layers are not kept by the engine yet"
-        )
     choose_kernels(decoder, config, kernel)
     return make_generator(
         decoder, model_fp, config, host, clock, open_vocabulary(Path(config.model), decoder.config.vocab_size)
@@ -124,11 +120,13 @@ def try_catalogue(generator: Generator, catalogue: Catalogue, vocabulary: Vocabu
     codes = catalogue.index.sids(catalogue.index.leaves_of(catalogue.index.order[:1]))
     prompt = vocabulary.template_of(catalogue).tokens(codes, vocabulary.of(catalogue)).tolist()
     layout = generator.layout
-    pages = layout.pages_for(len(prompt)) * layout.page_bytes
+    pages, state = layout.pages_for(len(prompt)) * layout.page_bytes, generator.memory.state_bytes
+    device = max(pages, MIB) + state
     small = msgspec.structs.replace(
         generator.config,
-        device_bytes=max(pages, MIB),
-        beam_bytes=max(catalogue.index.levels * _TRIAL_WIDTH * layout.token_bytes, MIB),
+        device_bytes=device,
+        state_share=state / device,
+        beam_bytes=max(catalogue.index.levels * _TRIAL_WIDTH * generator.memory.slot_bytes, MIB),
         host_bytes=0,
     )
     catalogues = Catalogues()

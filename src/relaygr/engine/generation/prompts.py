@@ -32,14 +32,27 @@ class Asked:
 
     Attributes:
         history: of the user that the request names; its items are the prompt.
+        seen: items of all events of the user, in any order, for requests that exclude what was seen; None if
+            `history` has them all.
         tenant: whose prompts without a user these are.
         unknown: what becomes of items that the catalogue does not know; None as the settings say.
     """
 
     request: GenerateRequest | None = None
     history: UserHistory | None = None
+    seen: Int64 | None = None
     tenant: str = DEFAULT_TENANT
     unknown: Unknown | None = None
+
+    def excluded(self) -> Sequence[ItemId] | Int64:
+        """The items that `exclude_seen` keeps out of the answer."""
+        request, history = self.request, self.history
+        if request is None or not request.exclude_seen:
+            return ()
+        if request.history is not None:
+            return request.history
+        assert history is not None
+        return history.items if self.seen is None else np.concatenate([self.seen, history.items])
 
 
 @dataclass(frozen=True, slots=True)

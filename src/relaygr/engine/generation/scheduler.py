@@ -20,7 +20,7 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import NotReadyError, RelayError
 from relaygr.engine.deadlines import DeadlineTimer, deadline_ms
-from relaygr.engine.generation.dispatch import Dispatch, Line, Wave
+from relaygr.engine.generation.dispatch import NOTHING, Dispatch, Line, Wave
 from relaygr.engine.generation.interface import Backend, GenerateObserver
 from relaygr.engine.generation.jobs import AnyJob, GenerateJob
 from relaygr.engine.jobs import guarded
@@ -34,12 +34,19 @@ _LAST_TURN_S = 5.0  # what a step that still runs is given when the scheduler st
 
 @dataclass(frozen=True, slots=True)
 class GenerateLoad:
-    """What waits and runs now: requests, their beams, prompts to encode."""
+    """What waits and runs now.
+
+    Attributes:
+        waiting, running: requests; a prompt that is encoded ahead runs, too.
+        rows, tokens: of the budgets: beams of what runs, and prompt tokens of it that are not computed yet.
+        prompts: to encode ahead.
+    """
 
     waiting: int
     running: int
     rows: int
     prompts: int
+    tokens: int
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -76,6 +83,7 @@ class GenerateScheduler:
         self._change = threading.Condition()
         self._stage = "open"  # then "draining", then "closed"
         self._running: frozenset[AnyJob] = frozenset()  # as of the step that runs, or is to run next
+        self._used = NOTHING  # of the budgets, by the same
         self._steps = 0
         self._claims: weakref.WeakSet[Claim] = weakref.WeakSet()
         self._chores = False
@@ -115,8 +123,10 @@ class GenerateScheduler:
 
     def load(self) -> GenerateLoad:
         with self._change:
-            rows = sum(job.ask.rows for job in self._running)
-            return GenerateLoad(len(self._line), len(self._running), rows, len(self._prompts))
+            used = self._used
+            return GenerateLoad(
+                len(self._line), len(self._running), used.rows, len(self._prompts), used.tokens
+            )
 
     def forget(self, tenant: str, user: str) -> int:
         """Drop everything of a user, waiting and running work included; returns the entries dropped."""
@@ -174,6 +184,8 @@ class GenerateScheduler:
                 self._check_open()
                 if claim is not None and claim.void:
                     raise GenerateCancelledError(ask.request_id, "the user was deleted")
+                if line is self._line and self._idle():
+                    self._dispatch.rested = True
                 if not line.put(job):
                     message = f"{line.limit} {what} wait already"
                     retry_ms = self._dispatch.retry_ms(tuple(line))
@@ -189,6 +201,15 @@ class GenerateScheduler:
     def _check_open(self) -> None:
         if self._stage != "open":
             raise NotReadyError("the service is stopping")
+
+    def _idle(self) -> bool:
+        """Whether no generation waits or runs that anybody still wants; called with the lock held.
+
+        One whose answer is just being given does not count: who asks again from there comes to an idle
+        engine, although the thread has not looked yet.
+        """
+        running = any(job.waiting and job.ask.rows for job in self._running)
+        return not running and next(iter(self._line), None) is None
 
     def _unanswered(self) -> list[AnyJob]:
         """Everything waiting or running; called with the lock held."""
@@ -221,8 +242,6 @@ class GenerateScheduler:
         with self._change:
             while self._stage != "closed":
                 waiting = tuple(self._line)
-                if not waiting and not self._wave.riders:
-                    self._dispatch.rested = True
                 hold_s = self._dispatch.hold_s(waiting, self._wave)
                 if self._stage == "draining" and waiting:
                     hold_s = 0.0
@@ -243,7 +262,6 @@ class GenerateScheduler:
         if self._dispatch.hold_s(waiting, self._wave) <= 0 or (waiting and self._stage == "draining"):
             self._board(waiting)
         if self._wave.riders:
-            self._dispatch.rested = False
             self._chores = True
             self._wave.step()
             self._note(rider.job for rider in self._wave.riders)
@@ -261,6 +279,9 @@ class GenerateScheduler:
         with self._change:
             self._line.remove(gone)
             self._running = frozenset(rider.job for rider in self._wave.riders)
+            self._used = self._wave.used
+            if self._running:
+                self._dispatch.rested = False
         joined = self._wave.riders[before:]
         if joined and self._observer is not None:
             formed_s = joined[0].job.started_s - min(rider.job.queued_s for rider in joined)
@@ -294,6 +315,7 @@ class GenerateScheduler:
         """A step is over."""
         with self._change:
             self._running = frozenset(running)
+            self._used = self._wave.used
             self._steps += 1
             self._sweep()
             self._change.notify_all()

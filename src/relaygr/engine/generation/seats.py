@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaygr.engine.generation.asks import GenerateAsk, KvUse
+from relaygr.engine.generation.memory import BeamMemory
 from relaygr.engine.generation.states import PromptLease
 from relaygr.generation.columns import Columns
 from relaygr.generation.errors import GenerateCancelledError, GenerateError, ModelNanError
@@ -16,9 +17,9 @@ from relaygr.generation.requests import GenerateResult
 from relaygr.generation.results import Found
 from relaygr.generation.rounds import Feed
 from relaygr.generation.search import Search
-from relaygr.memory.beams import BeamKv
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.rows import BeamRows, PromptRow
+from relaygr.models.decoder.state_beams import StateBeams
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class GenerateSeat:
         done: prompt tokens whose keys and values are there.
         spent_s: on chunks of the prompt so far.
         beams: slots of the codes that are fed; None if none are.
+        memory: these, and what the codes leave on linear layers.
+        linear: how beams read that; None without such layers.
         hidden: float32 [1, D] of the last token, when it is known.
     """
 
@@ -49,20 +52,30 @@ class GenerateSeat:
         self,
         ask: GenerateAsk,
         prompt: PromptLease,
-        beams: BeamKv | None,
+        beams: BeamMemory | None,
+        linear: StateBeams | None,
         model_version: str,
         give_back: Callable[[GenerateSeat], None],
         kind: type[Search[GenerateSeat]] = Search,
     ) -> None:
         assert ask.plan is not None
         assert ask.pinned is not None
-        self.ask, self.prompt, self.beams = ask, prompt, beams
+        self.ask, self.prompt, self.memory, self.linear = ask, prompt, beams, linear
+        self.beams = None if beams is None else beams.kv
         self.done, self.spent_s, self.prefilled = prompt.cached, 0.0, False
         self.hidden = prompt.hidden
         self.outcome: Generated | GenerateError | None = None
         self._model_version, self._label, self._give_back = model_version, ask.pinned.label, give_back
         self._open = True
-        self.kv = KvUse(prompt.nbytes, 0 if beams is None else beams.nbytes, ask.use.index, ask.use.scratch)
+        records = None if beams is None else beams.records
+        self.kv = KvUse(
+            prompt.nbytes,
+            0 if self.beams is None else self.beams.nbytes,
+            ask.use.index,
+            ask.use.scratch,
+            0 if prompt.state is None else prompt.state.nbytes.total,
+            0 if records is None else records.nbytes.total,
+        )
         self._tokens = torch.from_numpy(ask.prompt.tokens.copy())
         self.search = kind(ask.plan, self, self._ended)
 
@@ -73,7 +86,8 @@ class GenerateSeat:
 
     def row(self, tokens: int) -> PromptRow:
         """The next `tokens` of the prompt."""
-        return PromptRow(self._tokens[self.done : self.done + tokens], self.done, self.prompt.store)
+        some = self._tokens[self.done : self.done + tokens]
+        return PromptRow(some, self.done, self.prompt.store, self.prompt.state)
 
     @property
     def known(self) -> Tensor:
@@ -146,4 +160,5 @@ class SeatModel:
             tokens,
             seat.beams,
             feed.anc,
+            seat.linear,
         )

@@ -2,18 +2,21 @@
 
 The books, pages and tiers are those of rankers' user states. A prompt is written by one request at a time and
 read by any number; what is written becomes visible when it is complete, for the next request to go on from.
+Of a model with linear layers a recurrent state belongs to it: see `engine.generation.recurrent`.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from relaygr.cache.chooser import Chooser, Found
 from relaygr.cache.digests import head
+from relaygr.cache.entry import Identity
 from relaygr.cache.interface import Reason, Refused, Stats
 from relaygr.cache.lease import ReadLease, WriteLease
 from relaygr.cache.speeds import Compute, Link, MeasuredCompute, MeasuredLink, Part
@@ -23,8 +26,11 @@ from relaygr.core.errors import BackendError
 from relaygr.core.ids import Tenant, UserId
 from relaygr.core.state import Ref, Touch
 from relaygr.engine.choosing import weigh_by
-from relaygr.engine.tiers import Readable, Tiers, format_of
+from relaygr.engine.generation.recurrent import StateShelf, WorkingState
+from relaygr.engine.tiers import Tiers, format_of
 from relaygr.memory.layout import KvLayout
+from relaygr.memory.pool import PagePool
+from relaygr.memory.recurrent import PromptState
 from relaygr.memory.stores import PagedKv
 from relaygr.models.decoder.config import DecoderConfig
 
@@ -43,6 +49,20 @@ class FinishedKv(PagedKv):
         pass
 
 
+class RestartedKv(PagedKv):
+    """A prompt that is computed again from before the end of its keys and values: those that are there stay,
+    as others may be reading them; what a pass would write is what stands there."""
+
+    def __init__(self, pool: PagePool, pages: Sequence[int], tokens: int, there: int) -> None:
+        super().__init__(pool, pages, tokens, clean_tail=True, filled=there)
+        self._there = there
+
+    def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        skip = max(self._there - start, 0)
+        if skip < len(k):
+            super().write(layer, start + skip, k[skip:], v[skip:])
+
+
 class PromptLease:
     """A request's right to its prompt's pages, from admission to its end; `close` must follow.
 
@@ -50,6 +70,7 @@ class PromptLease:
         store: what the model reads and writes. Rows behind the prompt's last may hold anything.
         cached: tokens that need no computing. All only if the last one's hidden state is known.
         hidden: that state, float32 [1, D].
+        working: of a model with linear layers, what these keep; it stands behind the cached tokens at first.
         loaded: of these, the ones that were brought from host memory for this request.
         nbytes: of its pages, shared ones included.
     """
@@ -62,9 +83,10 @@ class PromptLease:
         store: PagedKv,
         cached: int,
         hidden: Tensor | None = None,
+        working: WorkingState | None = None,
     ) -> None:
         self._states, self._lease = states, lease
-        self.ref, self.store, self.cached, self.hidden = ref, store, cached, hidden
+        self.ref, self.store, self.cached, self.hidden, self.working = ref, store, cached, hidden, working
         self.loaded = 0
 
     @property
@@ -76,13 +98,25 @@ class PromptLease:
     def nbytes(self) -> int:
         return len(self._lease.pages) * self._states.layout.page_bytes
 
+    @property
+    def state(self) -> PromptState | None:
+        """Of linear layers."""
+        return None if self.working is None else self.working.state
+
+    def passed(self) -> None:
+        """Some more of the prompt is computed."""
+        if self.working is not None:
+            self.working.passed()
+
     def complete(self, now_s: float, hidden: Tensor | None = None) -> bool:
         """All rows are written: let others find them; False if they must not, as the user is forgotten."""
-        lease = self._lease
-        if not isinstance(lease, WriteLease) or not lease.cancelled:
+        lease, working = self._lease, self.working
+        if working is None and (not isinstance(lease, WriteLease) or not lease.cancelled):
             self._states.hiddens.put(self.ref, hidden)
         if isinstance(lease, ReadLease):
             self._states.tiers.books.touch(self.ref, Touch.HIT)
+            if working is not None:
+                working.complete(False, hidden)
             return True
         if lease.cancelled or not lease.live:
             return False
@@ -90,11 +124,15 @@ class PromptLease:
         if reader is None:
             raise BackendError("the pages of a prompt that was just published are gone")
         self._lease = reader
+        if working is not None:
+            working.complete(True, hidden)
         return True
 
     def close(self) -> None:
         """Let go; what was not completed is as if it had never been. Again a no-op."""
         self._lease.release()
+        if self.working is not None:
+            self.working.close()
 
 
 class Hiddens:
@@ -148,6 +186,8 @@ class PromptStates:
         layout: of the decoder's keys and values.
         cost: what computing tokens costs, in proportion; refined by what is measured.
         lease_s: longer than any request lasts.
+        shelf: for a model with linear layers: called with tokens of a prompt that are readable, and how to
+            discard what is stored of one, makes the shelf of its recurrent states.
     """
 
     def __init__(
@@ -158,6 +198,7 @@ class PromptStates:
         host: HostConfig,
         cost: Compute,
         clock: Clock,
+        shelf: Callable[[Callable[[Ref], int], Callable[[Identity], None]], StateShelf] | None = None,
     ) -> None:
         self.layout, self._clock, self._lease_s = layout, clock, lease_s
         self.hiddens = Hiddens(_HIDDENS)
@@ -166,18 +207,28 @@ class PromptStates:
         weigh = weigh_by(self._chooser, format_of(host, layout.dtype).token_bytes(layout))
         self.tiers = Tiers(layout, device_bytes, lease_s, host, clock, weigh=weigh)
         self._free_share = host.clean_target
+        self.shelf: StateShelf | None = None
+        if shelf is not None:
+            books = self.tiers.books
+            self.shelf = shelf(lambda ref: self.tiers.readable(ref).near, books.discard)
+            books.on_less = self.shelf.has_less
 
     @property
     def pages(self) -> int:
         """Of the device, all together."""
         return self.tiers.pool.pages
 
-    def readable(self, refs: Sequence[Ref]) -> Readable:
-        """What is stored of a prompt; may be asked from any thread."""
-        return self.tiers.readable(refs[0])
+    def near(self, refs: Sequence[Ref]) -> int:
+        """Tokens of a prompt that are not to be computed; may be asked from any thread."""
+        return self._reusable(refs[0], self.tiers.readable(refs[0]).near)
 
     def take(self, refs: Sequence[Ref]) -> PromptLease | NoRoom:
         """The longest beginning that is stored, and room for the rest."""
+        found = self._take(refs)
+        self._settle()
+        return found
+
+    def _take(self, refs: Sequence[Ref]) -> PromptLease | NoRoom:
         now = self._clock.now_s()
         self.tiers.sweep(now)
         found: PromptLease | NoRoom = NoRoom(Reason.NOT_RESIDENT)
@@ -194,16 +245,23 @@ class PromptStates:
     def publish(self, ref: Ref, lease: WriteLease, now_s: float) -> ReadLease | None:
         """Make a prompt visible and keep it readable; None if it could not be."""
         books = self.tiers.books
-        if not lease.publish(now_s):
+        published = lease.publish(now_s)
+        self._settle()
+        if not published:
             return None
         books.touch(ref, Touch.APPEND)
         reader = books.lease(ref, ref.tokens, "generate", now_s, now_s + self._lease_s)
         return reader if isinstance(reader, ReadLease) else None
 
     def part(self, ref: Ref, limit_tokens: int) -> Ref:
-        """Of a prompt, what to encode next: about so many tokens behind what is there, in whole pages."""
-        device = self.tiers.readable(ref).device
-        return head(ref, device, device + limit_tokens)
+        """Of a prompt, what to encode next: about so many tokens behind what is there, in whole pages, and
+        up to where a recurrent state can be gone on from.
+        """
+        device = self._reusable(ref, self.tiers.readable(ref).device)
+        if self.shelf is None:
+            return head(ref, device, device + limit_tokens)
+        size = max(self.shelf.rule.grain, self.layout.page_tokens)  # both powers of two
+        return head(ref, device, (device + max(limit_tokens, size)) // size * size)
 
     def computed(self, parts: Sequence[tuple[int, int]], seconds: float) -> None:
         """Parts of prompts, (new, cached) tokens each, were computed in so long."""
@@ -211,19 +269,25 @@ class PromptStates:
 
     def drop(self, ref: Ref) -> None:
         """Nothing of this prompt is to be used any more: it led to numbers that are none."""
-        self.hiddens.forget(ref.tenant, ref.user)
+        self._forget(ref.tenant, ref.user)
         self.tiers.books.forget(ref.tenant, ref.user)
 
     def forget(self, tenant: Tenant, user: UserId) -> int:
-        self.hiddens.forget(tenant, user)
+        self._forget(tenant, user)
         return self.tiers.forget((tenant, user))
+
+    def _forget(self, tenant: Tenant, user: UserId) -> None:
+        self.hiddens.forget(tenant, user)
+        if self.shelf is not None:
+            self.shelf.forget(tenant, user)
 
     def spill(self) -> bool:
         """Copy a part of what was used longest ago to host memory; False if there is nothing to copy."""
-        tiers = self.tiers
-        if not tiers.wants_spill(self._free_share):
-            return False
-        return tiers.spill_step(self._free_share, COPY_BYTES, self._clock.now_s(), lambda _: True)
+        tiers, more = self.tiers, False
+        if tiers.wants_spill(self._free_share):
+            more = tiers.spill_step(self._free_share, COPY_BYTES, self._clock.now_s(), lambda _: True)
+            self._settle()
+        return more or (self.shelf is not None and self.shelf.spill(self._free_share))
 
     def stats(self) -> Stats:
         """Pages by state; free + pinned + evictable = total."""
@@ -240,10 +304,17 @@ class PromptStates:
         if stored.host <= stored.device:
             return 0
         tiers, page = self.tiers, self.layout.page_tokens
-        asked = Found(ref.tokens, stored.device, stored.host, 0, tiers.host_token_bytes, page)
-        wanted = self._chooser.choose(asked).tokens
-        if wanted <= stored.device:
+        device, host = self._reusable(ref, stored.device), self._reusable(ref, stored.host)
+        if host <= device:
             return 0
+        token_bytes = tiers.host_token_bytes
+        if self.shelf is not None and self.shelf.in_host(ref, stored.host):
+            token_bytes += self.shelf.state_bytes // (host - device)
+        wanted = self._chooser.choose(Found(ref.tokens, device, host, 0, token_bytes, page)).tokens
+        if wanted <= device:
+            return 0
+        if self.shelf is not None:
+            wanted = host  # there is no state in between
         began_s = self._clock.now_s()
         came = tiers.load(ref, now_s, wanted)
         took_ms = 1000 * (self._clock.now_s() - began_s)
@@ -251,14 +322,27 @@ class PromptStates:
         return came
 
     def _open(self, ref: Ref, now_s: float) -> PromptLease | NoRoom:
+        if self.shelf is None:
+            return self._leased(ref, now_s, None)
+        working = self.shelf.begin(ref, self.tiers.readable(ref).device)
+        if working is None:
+            return NoRoom(Reason.PINNED)
+        with ExitStack() as undo:
+            undo.callback(working.close)
+            found = self._leased(ref, now_s, working)
+            if isinstance(found, PromptLease):
+                undo.pop_all()
+        return found
+
+    def _leased(self, ref: Ref, now_s: float, working: WorkingState | None) -> PromptLease | NoRoom:
         books, pool, until_s = self.tiers.books, self.tiers.pool, now_s + self._lease_s
         if self.tiers.readable(ref).device >= ref.tokens:
             read = books.lease(ref, ref.tokens, "generate", now_s, until_s)
             if isinstance(read, ReadLease):
                 store: PagedKv = FinishedKv(pool, read.pages, ref.tokens, clean_tail=True)
-                hidden = self.hiddens.get(ref)
+                hidden = self.hiddens.get(ref) if working is None else working.hidden
                 cached = ref.tokens - (hidden is None)
-                return PromptLease(self, ref, read, store, cached, hidden)
+                return self._begun(PromptLease(self, ref, read, store, cached, hidden, working), ref.tokens)
         write = books.append(ref, "generate", now_s, until_s)
         if isinstance(write, Refused):
             return NoRoom(write.reason)
@@ -268,13 +352,35 @@ class PromptStates:
             pool.copy(copy.src, copy.dst, copy.tokens)
         reused = write.reused_tokens
         # Attention reads no row behind the prompt's last, so that pages need not be clean to be views.
-        store = PagedKv(pool, write.pages, ref.tokens, clean_tail=True, filled=reused)
-        return PromptLease(self, ref, write, store, reused)
+        store = RestartedKv(pool, write.pages, ref.tokens, reused)
+        return self._begun(PromptLease(self, ref, write, store, reused, None, working), reused)
+
+    def _begun(self, lease: PromptLease, tokens: int) -> PromptLease:
+        """`tokens`: whose keys and values are there."""
+        if self.shelf is not None and lease.working is not None:
+            lease.cached = lease.working.reused
+            self.shelf.began(lease.working, tokens)
+        return lease
+
+    def _reusable(self, ref: Ref, tokens: int) -> int:
+        """Of the first `tokens`, whose keys and values are there, those that need no computing."""
+        return tokens if self.shelf is None else self.shelf.reusable(ref, tokens)
+
+    def _settle(self) -> None:
+        """Recurrent states go where their keys and values are gone."""
+        if self.shelf is not None:
+            self.shelf.settle()
 
 
 def decoder_cost(config: DecoderConfig) -> Compute:
     """What a prompt token costs by itself, and with each key that it sees."""
-    size, query, kv = config.hidden_size, config.num_heads * config.head_dim, config.kv_size
-    dense = config.num_layers * 2 * size * (2 * query + 2 * kv + 3 * config.mlp_size)
-    pair = config.num_layers * 4 * query
+    size, query, kv = config.hidden_size, config.query_size, config.kv_size
+    dense = 2 * size * (config.full_layers * (config.query_rows + query + 2 * kv))
+    dense += 2 * size * config.num_layers * 3 * config.mlp_size
+    if config.linear is not None:
+        linear = config.linear
+        # Read, corrected, written: three products with the state a token.
+        states = 6 * linear.value_size * linear.key_dim
+        dense += linear.layers * (2 * size * (linear.inputs + linear.value_size) + states)
+    pair = config.full_layers * 4 * query
     return Compute(t1_ms=dense / _FLOPS_PER_MS, t2_ms=pair / _FLOPS_PER_MS)

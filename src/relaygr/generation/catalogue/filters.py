@@ -1,4 +1,4 @@
-"""Which nodes and items a request may reach: allow and deny lists, named filters, withdrawn items.
+"""Which nodes and items a request may reach: allow and deny lists, named filters, what was seen or withdrawn.
 
 All of it is decided on items, never on nodes: two filters may each leave an item under a node, but not the
 same one. A node that is alive therefore always leads to an item, and a beam never runs into a dead end.
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from relaygr.generation.catalogue.index import Bools, CatalogueIndex, Int32s, ItemId, Whole
+from relaygr.generation.catalogue.index import Bools, CatalogueIndex, Int32s, Int64s, ItemId, Whole
 from relaygr.generation.catalogue.named import NamedFilters
 
 _NONE = np.zeros(0, np.int32)
@@ -25,12 +25,20 @@ class Wanted:
     Attributes:
         allow: only these items; None is all items, an empty list is none.
         deny: not these items.
+        seen: nor these, which the history holds; errors call them that.
         filters: names of filters that an item must pass, every one of them.
     """
 
     allow: Sequence[ItemId] | None = None
     deny: Sequence[ItemId] = ()
+    seen: Sequence[ItemId] | Int64s = ()
     filters: Sequence[str] = ()
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is anything to filter."""
+        lists = (self.deny, self.seen, self.filters)
+        return self.allow is not None or any(len(one) > 0 for one in lists)
 
 
 class Filter(Protocol):
@@ -174,9 +182,14 @@ def make_filter(
         FilterError: a named filter failed; the request must fail as well.
     """
     dropped = withdrawn
-    if len(wanted.deny):
-        denied = index.positions_of("deny", wanted.deny)
-        dropped = np.union1d(dropped, denied) if len(dropped) else denied
+    denied: tuple[tuple[str, Sequence[ItemId] | Int64s], ...] = (
+        ("deny", wanted.deny),
+        ("history", wanted.seen),
+    )
+    for name, ids in denied:
+        if len(ids):
+            more = index.positions_of(name, ids)
+            dropped = np.union1d(dropped, more) if len(dropped) else more
     found: DenyFilter | NamedFilter = DenyFilter(index, dropped)
     if wanted.filters:
         named = named if named is not None else NamedFilters()

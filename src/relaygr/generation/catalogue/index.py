@@ -165,13 +165,17 @@ class CatalogueIndex:
         rows: list[int] = items.tolist()
         return list(rows) if self.names is None else list(self.names.at(rows))
 
-    def internal(self, field: str, ids: Sequence[ItemId]) -> tuple[Int64s, Bools]:
+    def internal(self, field: str, ids: Sequence[ItemId] | Int64s) -> tuple[Int64s, Bools]:
         """(entries as in `items`, whether it can be one at all). [n], [n]
 
         Raises:
             RequestError: naming `field` and the place; an id is of another kind than the catalogue's ids, or
                 a number beyond int64.
         """
+        if isinstance(ids, np.ndarray):
+            if self.names is None:
+                return ids, np.ones(len(ids), np.bool_)
+            ids = ids.tolist()
         if self.names is None:
             # A million ids at the speed of C: a loop would keep everybody else from the interpreter.
             if set(map(type, ids)) <= {int}:
@@ -187,15 +191,14 @@ class CatalogueIndex:
                 if not INT64_MIN <= one <= INT64_MAX:
                     raise RequestError(f"{field}[{place}]", f"{one} is beyond 64 bits with sign")
             return np.array(ids, np.int64), np.ones(len(ids), np.bool_)
-        texts: list[str] = []
-        for place, one in enumerate(ids):
+        sound = set(map(type, ids)) <= {str}
+        for place, one in enumerate(() if sound else ids):
             if not isinstance(one, str):
                 raise RequestError(f"{field}[{place}]", f"must be a string, got {type(one).__name__}")
-            texts.append(one)
-        rows = self.names.find(texts)
+        rows = self.names.find([str(one) for one in ids])
         return rows, rows >= 0
 
-    def positions_of(self, field: str, ids: Sequence[ItemId]) -> Int32s:
+    def positions_of(self, field: str, ids: Sequence[ItemId] | Int64s) -> Int32s:
         """Ascending positions of all of `ids` that are served, each once; unknown ids are left out.
 
         Raises:

@@ -87,7 +87,7 @@ class PinnedCatalogue:
 
     def filter(self, wanted: Wanted) -> Filter:
         """The filter of the request, withdrawn items included. Raises as `make_filter`."""
-        if wanted.allow is None and not len(wanted.deny) and not len(wanted.filters):
+        if not wanted.anything:
             return self._own()
         return make_filter(
             self.index,

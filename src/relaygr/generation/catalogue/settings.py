@@ -63,3 +63,7 @@ class CatalogueStatus:
     loads: int
     failures: int
     error: str | None
+
+    def age_s(self, now_s: float) -> float | None:
+        """Of the data that serves, at a Unix time; None without a catalogue."""
+        return max(now_s - self.as_of_s, 0.0) if self.serving else None

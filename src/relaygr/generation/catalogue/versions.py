@@ -178,6 +178,8 @@ class Catalogues:
             self._guard(catalogue, serving)
         for check in self._checks:
             check(catalogue)
+        if catalogue.index.names is not None:
+            catalogue.index.names.prepare()
         with self._changing:
             self._numbers += 1
             withdrawn = self._overlay.positions(catalogue.index, catalogue.header.as_of_s)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaygr.kernels.cpu.chunks import chunked
+from relaygr.kernels.cpu.chunks import chunk_tokens, chunked
 from relaygr.kernels.recurrent import (
     BeamStep,
     Records,
@@ -22,6 +22,9 @@ class CpuRecurrent(RecurrentKernel):
     """The CPU back-end; its prompts give the same bits however they are cut at multiples of a chunk."""
 
     name = "cpu"
+
+    def grain(self, spec: RecurrentSpec) -> int:
+        return chunk_tokens(spec)
 
     def prefill(
         self,

@@ -25,6 +25,7 @@ from relaygr.models.dense import RmsNorm
 _LENGTH_EPS = 1e-6  # of the sum of squares of a query or key
 _RATES = (1.0, 16.0)  # of fresh weights, as published: a head forgets at a rate times a step
 _STEPS = (1e-3, 1e-1)
+_LANES = 64  # at least as many as a vector of any processor has elements
 
 
 class Decay(nn.Module):
@@ -37,7 +38,7 @@ class Decay(nn.Module):
 
     def forward(self, a: Tensor) -> Tensor:
         """a [..., heads] -> ln a, not above 0."""
-        return -self.log_rate.exp() * F.softplus(a.to(self.offset.dtype) + self.offset)
+        return -self.log_rate.exp() * _softplus(a.to(self.offset.dtype) + self.offset)
 
     def init_weights(self, generator: torch.Generator) -> None:
         """Heads that remember between some ten and some thousand tokens."""
@@ -46,6 +47,15 @@ class Decay(nn.Module):
         step = (low + drawn[1] * (high - low)).exp()
         self.log_rate.copy_((_RATES[0] + drawn[0] * (_RATES[1] - _RATES[0])).log())
         self.offset.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """While serving all elements take one loop: torch leaves those that fill no vector at the end to another,
+    with other last bits, and few heads do not fill one with every row."""
+    rest = 0 if torch.is_grad_enabled() else -x.numel() % _LANES
+    if not rest:
+        return F.softplus(x)
+    return F.softplus(F.pad(x.flatten(), (0, rest)))[:-rest].view(x.shape)
 
 
 class Convolution(nn.Module):

@@ -8,6 +8,7 @@ from msgspec import UNSET
 
 from relaygr.config.generator import GeneratorConfig
 from relaygr.core.errors import RequestError
+from relaygr.generation.errors import TooLongError
 from relaygr.generation.normalise import Normalization
 from relaygr.generation.requests import ALIASES, GenerateRequest
 from relaygr.serving.generation.wire import GenerateBody
@@ -26,12 +27,20 @@ def one_value(body: GenerateBody, field: str, default: Any) -> Any:
     return given[0][1] if given else default
 
 
-def generate_request(body: GenerateBody, config: GeneratorConfig, request_id: str) -> GenerateRequest:
+def generate_request(
+    body: GenerateBody, config: GeneratorConfig, max_history: int, request_id: str
+) -> GenerateRequest:
     """The request with the server's defaults in place of what it leaves open.
+
+    Args:
+        max_history: most items of a history that comes with a request.
 
     Raises:
         RequestError: naming the field.
     """
+    if body.history is not None and len(body.history) > max_history:
+        message = f"{len(body.history)} items, limit {max_history}"
+        raise TooLongError(request_id, message, field="history", limit=max_history)
     return GenerateRequest(
         request_id=request_id,
         user=body.user,
@@ -45,6 +54,7 @@ def generate_request(body: GenerateBody, config: GeneratorConfig, request_id: st
         max_items_per_sid=one_value(body, "max_items_per_sid", config.max_items_per_sid),
         allow=body.allow,
         deny=body.deny or (),
+        exclude_seen=body.exclude_seen,
         filters=body.filters or (),
         deadline_ms=body.deadline_ms,
         seed=body.seed,

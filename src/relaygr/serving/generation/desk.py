@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -15,10 +16,12 @@ from relaygr.config.generator import GeneratorConfig
 from relaygr.config.settings import Config
 from relaygr.core.errors import ConfigError, RelayError
 from relaygr.engine import UserHistory
+from relaygr.engine.columns import Int64
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.jobs import GenerateJob
 from relaygr.engine.generation.opening import open_generator
 from relaygr.engine.generation.prompts import Asked
+from relaygr.engine.generation.recurrent import NO_STATES
 from relaygr.engine.generation.scheduler import GenerateScheduler
 from relaygr.engine.generation.seats import Generated
 from relaygr.engine.turns import Turnstile, turns_for
@@ -31,6 +34,7 @@ from relaygr.serving.errors import HttpError
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.bodies import generate_request
 from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
+from relaygr.serving.snapshot import Generation, Pool
 from relaygr.serving.waiting import Gone, answered
 from relaygr.serving.wire import GeneratorCard
 
@@ -48,7 +52,7 @@ class GenerateDesk:
         self, generator: Generator, config: Config, metrics: GenerateMetrics, turns: Turnstile | None
     ) -> None:
         self.generator, self.metrics = generator, metrics
-        self._config = config.generator
+        self._config, self._max_history = config.generator, config.serving.max_history
         self.scheduler = GenerateScheduler(generator, config.generator, observer=metrics, turns=turns)
         metrics.serve(generator.model_fp.hex(), self._readings)
 
@@ -77,6 +81,7 @@ class GenerateDesk:
         tenant: str,
         body: wire.GenerateBody,
         history: UserHistory | None,
+        seen: Int64 | None,
         left_ms: float,
         request_id: str,
         gone: Gone | None,
@@ -85,6 +90,7 @@ class GenerateDesk:
 
         Args:
             history: of `body.user`.
+            seen: items of all events of the user, for a request that excludes them.
             left_ms: until the deadline.
 
         Raises:
@@ -92,15 +98,15 @@ class GenerateDesk:
         """
         unknown = body.unknown_items or self._config.unknown_items
         try:
-            request = generate_request(body, self._config, request_id)
-            asked = Asked(request=request, history=history, tenant=tenant, unknown=unknown)
+            request = generate_request(body, self._config, self._max_history, request_id)
+            asked = Asked(request=request, history=history, seen=seen, tenant=tenant, unknown=unknown)
             claim = None if history is None else self.scheduler.claim(tenant, history.user)
             # Off the event loop: this makes tokens, filters and digests.
             job = await asyncio.to_thread(self.scheduler.generate, asked, left_ms, claim)
         except RelayError as error:
             self.metrics.rejected(error)
             raise
-        answer = await answered(asyncio.wrap_future(job.future), gone)
+        answer = await answered(job, asyncio.wrap_future(job.future), gone)
         assert isinstance(answer, Generated)
         return _wire(job, answer.result)
 
@@ -133,6 +139,26 @@ class GenerateDesk:
             results=settings.max_results,
             texts=generator.reads_texts,
             catalogue=generator.catalogues.status().serving or "",
+        )
+
+    def status(self) -> Generation:
+        """As the status page shows it. May wait for a prompt that is computed: call it off the event loop."""
+        stats, load, settings = self.generator.stats(), self.scheduler.load(), self._config
+        catalogue = self.generator.catalogues.status()
+        return Generation(
+            model=self.generator.model_fp.hex(),
+            catalogue=catalogue.serving or "",
+            catalogue_age_s=catalogue.age_s(time.time()),
+            waiting=load.waiting,
+            running=load.running,
+            prompts=load.prompts,
+            rows=load.rows,
+            rows_limit=settings.max_beam_rows,
+            tokens=load.tokens,
+            tokens_limit=settings.max_batch_tokens,
+            states=Pool.of(stats.pages),
+            beam_bytes=stats.beam_bytes,
+            beam_limit_bytes=settings.beam_bytes,
         )
 
     def catalogues(self) -> wire.CataloguesAnswer:
@@ -198,7 +224,10 @@ class GenerateDesk:
         pool = stats.pages
         pages = {"free": pool.free_bytes, "pinned": pool.pinned_bytes, "evictable": pool.evictable_bytes}
         beams = stats.beam_bytes, self._config.beam_bytes
-        return GenerateReadings(self.scheduler.load(), pages, beams, self.generator.catalogues.status())
+        states = stats.states or NO_STATES
+        return GenerateReadings(
+            self.scheduler.load(), pages, beams, states, self.generator.catalogues.status()
+        )
 
 
 def shared_turns(config: GeneratorConfig) -> Turnstile | None:

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from relaygr.core.errors import RelayError
 from relaygr.engine.generation.interface import Step, StepKind
 from relaygr.engine.generation.jobs import AnyJob
+from relaygr.engine.generation.recurrent import StateStats
 from relaygr.engine.generation.scheduler import GenerateLoad
 from relaygr.engine.generation.seats import Generated
 from relaygr.generation.catalogue.settings import CatalogueStatus
@@ -42,12 +43,14 @@ class GenerateReadings:
         load: what waits and runs.
         pages: device bytes of prompts by state.
         beams: bytes that beams take, and may take.
+        states: recurrent states of prompts; zeros for a model without linear layers.
         catalogue: what is served.
     """
 
     load: GenerateLoad
     pages: dict[str, int]
     beams: tuple[int, int]
+    states: StateStats
     catalogue: CatalogueStatus
 
 
@@ -86,6 +89,12 @@ class GenerateMetrics:
         )
         self._kv = histogram(
             "kv_bytes", "Keys and values of a request: of its prompt, of its beams", "part", buckets=_BYTES
+        )
+        self._recurrent = histogram(
+            "linear_bytes",
+            "What linear layers keep of a request: its prompt's state, records of its beams",
+            "part",
+            buckets=_BYTES,
         )
 
     @property
@@ -130,6 +139,9 @@ class GenerateMetrics:
         self._candidates.labels(model).observe(sum(found.candidates))
         self._kv.labels(model, "prompt").observe(answer.kv.shared)
         self._kv.labels(model, "beams").observe(answer.kv.unshared)
+        if answer.kv.state:
+            self._recurrent.labels(model, "state").observe(answer.kv.state)
+            self._recurrent.labels(model, "beams").observe(answer.kv.records)
         if found.underflow is not None:
             self._underflow.labels(model, found.underflow.value).inc()
 
@@ -179,18 +191,51 @@ class GenerateGauges(Collector):
         )
         beams = {"used": now.beams[0], "limit": now.beams[1]}
         yield _gauge("relaygr_generate_beam_bytes", "Memory of beams", model, "class", beams)
+        yield from _of_states(now.states, model)
         info = GaugeMetricFamily(
             "relaygr_catalog_info", "The catalogue that serves, always 1", labels=("model", "version")
         )
         info.add_metric((model, status.serving or NO_MODEL), 1)
         yield info
-        age_s = max(time.time() - status.as_of_s, 0.0) if status.serving else 0.0
+        age_s = status.age_s(time.time()) or 0.0
         yield _gauge("relaygr_catalog_age_seconds", "Age of its data", model, "", {"": age_s})
         yield _gauge("relaygr_catalog_pins", "Requests that hold a version", model, "", {"": status.pins})
         withdrawn = {"": status.withdrawn}
         yield _gauge("relaygr_catalog_withdrawn_items", "Items denied since the build", model, "", withdrawn)
         yield _counted("relaygr_catalog_loads", "Catalogues that were loaded", model, status.loads)
         yield _counted("relaygr_catalog_load_failures", "Loads that failed", model, status.failures)
+
+
+def _of_states(states: StateStats, model: str) -> Iterator[Metric]:
+    memory = {
+        "free": states.free,
+        "working": states.working,
+        "kept": states.kept,
+        "host_free": states.host_free,
+        "host_kept": states.host_kept,
+    }
+    text = "Memory of recurrent states of prompts"
+    yield _gauge("relaygr_generate_state_bytes", text, model, "class", memory)
+    text = "Copies of recurrent states"
+    yield _gauge("relaygr_generate_state_snapshots", text, model, "", {"": states.snapshots})
+    text = "Snapshots that left for the room of others"
+    yield _counted("relaygr_generate_state_evictions", text, model, states.left)
+    restarts = CounterMetricFamily(
+        "relaygr_generate_state_restarts",
+        "Prompts with a recurrent state, by what they went on from",
+        labels=("model", "source"),
+    )
+    for source, amount in states.restarts:
+        restarts.add_metric((model, source), amount)
+    yield restarts
+    tokens = CounterMetricFamily(
+        "relaygr_generate_state_tokens",
+        "Prompt tokens whose keys and values were there: saved by a snapshot, or computed again",
+        labels=("model", "outcome"),
+    )
+    tokens.add_metric((model, "saved"), states.saved_tokens)
+    tokens.add_metric((model, "repeated"), states.repeated_tokens)
+    yield tokens
 
 
 def _gauge(name: str, text: str, model: str, label: str, values: dict[str, float] | dict[str, int]) -> Metric:

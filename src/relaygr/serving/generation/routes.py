@@ -15,13 +15,16 @@ async def generate(call: Call) -> wire.GenerateAnswer:
     service, body, tenant = call.service, call.body, call.caller.tenant
     desk, limits = service.desk(), service.config.generator
     left_ms = deadline_ms(body.deadline_ms, limits.deadline_ms, limits.deadline_max_ms)
-    history = None
+    history = seen = None
     if body.user is not None:
         heed(service, call.headers, tenant, (body.user,))
-        owner = owner_of(tenant, body.user)
-        history, left_ms = await service.histories.in_time("generate", owner, None, left_ms)
+        owner, histories = owner_of(tenant, body.user), service.histories
+        if body.exclude_seen:
+            (history, seen), left_ms = await histories.whole_in_time("generate", owner, left_ms)
+        else:
+            history, left_ms = await histories.in_time("generate", owner, None, left_ms)
     try:
-        answer = await desk.generate(tenant, body, history, left_ms, call.request_id, call.gone)
+        answer = await desk.generate(tenant, body, history, seen, left_ms, call.request_id, call.gone)
     except ClientGoneError:
         service.metrics.disconnected("generate")
         raise

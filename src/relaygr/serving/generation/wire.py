@@ -22,7 +22,8 @@ Path = Annotated[str, Meta(min_length=1, max_length=4096)]
 class GenerateBody(Body, frozen=True, kw_only=True):
     """Items to generate for a prompt: the stored history of a user, or one that comes with the request.
 
-    Exactly one of `user`, `token_ids`, `history` (item ids, oldest first) and `text` is needed.
+    Exactly one of `user`, `token_ids`, `history` (item ids, oldest first) and `text` is needed. With
+    `exclude_seen` no item of the history is in the answer.
     """
 
     user: Name | None = None
@@ -42,6 +43,7 @@ class GenerateBody(Body, frozen=True, kw_only=True):
     normalization: Normalization | None = None
     allow: list[ItemId] | None = None
     deny: list[ItemId] | None = None
+    exclude_seen: bool = False
     filters: list[FilterName] | None = None
     unknown_items: Literal["skip", "reject"] | None = None
     deadline_ms: Milliseconds | None = None

@@ -1,4 +1,4 @@
-"""Confirms on real servers what the simulator found: the edge of what passes, from a start near it.
+"""The edge of what passes on a real server, from a start near it.
 
 A machine that others use is slow for a second now and then, so that one run of a load says little near the
 edge. A level is judged by votes: every run that passed there or above is one for it, every run that failed
@@ -8,21 +8,38 @@ there or below one against it. An edge is settled when both its sides lead by `v
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from relaygr.bench.relay_point import Trial
 
-Try = Callable[[int], Awaitable[Trial]]
+class Judged(Protocol):
+    """A run of a level's load."""
+
+    @property
+    def passes(self) -> bool: ...
+
+    @property
+    def easy(self) -> bool:
+        """Whether it passed so well that the edge is not near."""
+
+    @property
+    def far(self) -> bool:
+        """Whether it failed so early that the edge is not near."""
+
+
+Run = TypeVar("Run", bound=Judged)
+Try = Callable[[int], Awaitable[Run]]
 """Runs the load of a level, each time with other draws."""
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(msgspec.Struct, Generic[Run], frozen=True, kw_only=True):
     """What a search on real servers tried, in order.
 
     Attributes:
         level: the highest that passes by its votes, or is known to pass; None if none does. All that was not
             searched to its end may pass more, never less.
+        fails: the lowest above it that fails by its votes; None if none does.
         bracketed: whether this level, and that the one above fails, are settled; or all that is worth trying
             passes.
         runs: places in `trials` of those at `level`, or else of those above it that passed; none if it was
@@ -30,8 +47,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     level: int | None
+    fails: int | None
     bracketed: bool
-    trials: tuple[Trial, ...]
+    trials: tuple[Run, ...]
     runs: tuple[int, ...]
 
 
@@ -44,7 +62,7 @@ class _Votes:
         self._for: list[int] = []  # levels of votes
         self._against: list[int] = []
 
-    def add(self, level: int, trial: Trial) -> None:
+    def add(self, level: int, trial: Judged) -> None:
         """One vote; a pass with much room settles its level alone, which noise cannot have made."""
         if trial.passes:
             self._for += [level] * (self._needed if trial.easy else 1)
@@ -92,14 +110,14 @@ class _Votes:
 
 
 async def find_edge(
-    attempt: Try,
+    attempt: Try[Run],
     least: int,
     most: int,
     tries: int,
     more: Callable[[bool], bool] = lambda found: True,
     known: int | None = None,
     votes: int = 1,
-) -> Edge:
+) -> Edge[Run]:
     """The highest level that passes: from level 0 up or down in growing steps, then halving what is between.
 
     Args:
@@ -111,7 +129,7 @@ async def find_edge(
             because of a single run.
     """
     told = _Votes(least, most, votes, known)
-    trials: list[Trial] = []
+    trials: list[Run] = []
     levels: list[int] = []
     level, step = max(0, told.low + 1), 1
     bracketed = told.low >= most
@@ -140,13 +158,14 @@ async def find_edge(
     above = [place for place, one in enumerate(levels) if one > low and trials[place].passes]
     return Edge(
         level=low if low >= least else None,
+        fails=told.high if told.high <= most else None,
         bracketed=bracketed,
         trials=tuple(trials),
         runs=tuple(places or (above if told.passed else ())),
     )
 
 
-def _boost(trial: Trial) -> int:
+def _boost(trial: Judged) -> int:
     """How much farther to go after a run that was far from the edge."""
     if trial.passes:
         return 4 if trial.easy else 1
