@@ -8,46 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from no_machine import MACHINE, NoProbe
 
 from relaygr.bench import linear
 from relaygr.bench.linear import LinearReport, LinearSpec, quick_report
 from relaygr.bench.linear_decode import SHAPE, DecodeBench, EndToEndCell
 from relaygr.bench.linear_operator import OperatorCase, OperatorShape, Spread
 from relaygr.bench.linear_prefill import only_linear
-from relaygr.bench.machine import Machine, MatrixGflops, MatrixGflopsByRoute, RouteGflops
 from relaygr.cli.main import main
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.recurrent import FAMILIES
 from relaygr.kernels.recurrent_select import choose_recurrent
 from relaygr.memory.recurrent import LinearBytes
 from relaygr.models.decoder.linear_config import LinearConfig
-
-MACHINE = Machine(
-    cpu="some",
-    features=(),
-    cores=1,
-    threads=1,
-    memory_bytes=None,
-    matrix_gflops=MatrixGflops(),
-    matrix_gflops_by_route=MatrixGflopsByRoute(),
-    copy_gb_s=1.0,
-    torch="2",
-    python="3",
-    system="some",
-)
-
-
-class NoProbe:
-    """Takes no time."""
-
-    def __init__(self, dtype: str) -> None:
-        assert dtype == "fp32"
-
-    def measure(self, repeats: int) -> None:
-        assert repeats > 0
-
-    def rates(self) -> RouteGflops:
-        return RouteGflops(1.0)
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,11 @@ from typing import Any
 import msgspec
 import torch
 
+from relaygr.bench.beam_highest import RateFound
 from relaygr.bench.linear_decode import DecodeBench, EndToEndCell
 from relaygr.bench.linear_operator import OperatorCase, OperatorCell, OperatorShape
 from relaygr.bench.linear_prefill import PrefillCase, PrefillCell, only_linear
+from relaygr.bench.linear_rates import StateRatesSpec, measure_state_rates
 from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
 from relaygr.core.errors import ConfigError
 from relaygr.kernels.recurrent import FAMILIES, Family
@@ -32,6 +34,7 @@ class LinearSpec:
         widths, dims, heads, rounds: the operator's grid; dims are dk and dv, heads are key and value heads.
         decode_widths, prompts: of the searches on a hybrid decoder; no widths leave them out.
         prefills: prompt tokens, short and long, of a decoder of linear layers only; 0 leaves them out.
+        rates: of requests under load, and nothing else; None is all the rest.
         runs: of each cell, after one that does not count.
         replay: also measure beams that replay their suffix.
         threads: of the products.
@@ -48,6 +51,7 @@ class LinearSpec:
     decode_widths: tuple[int, ...] = (64, 128, 256, 512)
     prompts: tuple[int, ...] = (512, 2048, 8192, 16384)
     prefills: tuple[int, int] = (1024, 16384)
+    rates: StateRatesSpec | None = None
     runs: int = 5
     replay: bool = True
     threads: int = 1
@@ -78,6 +82,7 @@ QUICK = LinearSpec(
     runs=7,
     replay=False,
 )
+RATES = LinearSpec(rates=StateRatesSpec())
 
 
 class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +92,7 @@ class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
         operator: one layer's attention alone, reorder included.
         end_to_end: the decode phase of whole searches; empty if not measured.
         prefill: short and long prompts of linear layers only; None if not measured.
+        rates: the highest at a P99, the baseline first; empty if not measured.
         published_ratios: theirs, for comparison with `end_to_end`; the hardware is unknown.
     """
 
@@ -95,6 +101,7 @@ class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
     operator: tuple[OperatorCell, ...]
     end_to_end: tuple[EndToEndCell, ...] = ()
     prefill: PrefillCell | None = None
+    rates: tuple[RateFound, ...] = ()
     published_ratios: tuple[float, float] = PUBLISHED_RATIOS
 
     @property
@@ -121,9 +128,10 @@ def bench_linear(spec: LinearSpec, tell: Tell) -> LinearReport:
     tell("measuring the machine")
     probe = MatrixProbe("fp32")
     probe.measure(_RATE_REPEATS)
-    operator = _operator(spec, tell)
-    end_to_end = _end_to_end(spec, tell)
-    prefill = _prefill(spec, tell)
+    rates = () if spec.rates is None else measure_state_rates(spec.rates, spec.seed, tell)
+    operator = () if rates else _operator(spec, tell)
+    end_to_end = () if rates else _end_to_end(spec, tell)
+    prefill = None if rates else _prefill(spec, tell)
     probe.measure(_RATE_REPEATS)
     machine = describe_machine(MatrixGflopsByRoute(fp32=probe.rates()))
     return LinearReport(
@@ -132,6 +140,7 @@ def bench_linear(spec: LinearSpec, tell: Tell) -> LinearReport:
         operator=operator,
         end_to_end=end_to_end,
         prefill=prefill,
+        rates=rates,
     )
 
 

@@ -10,8 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from relaygr.bench.linear import QUICK, LinearReport, LinearSpec, bench_linear, quick_report
+from relaygr.bench.linear import QUICK, RATES, LinearReport, LinearSpec, bench_linear, quick_report
 from relaygr.bench.linear_operator import OperatorCell
+from relaygr.bench.linear_rates import STATES, StateRatesSpec
+from relaygr.cli.bench_beam_rates import rates_table
 from relaygr.cli.bench_linear_tables import decode_table, milliseconds, prefill_line
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
@@ -19,7 +21,7 @@ from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.kernels.recurrent import Family
 
-_DEFAULT = LinearSpec()
+_DEFAULT, _RATES = LinearSpec(), StateRatesSpec()
 
 
 def linear(
@@ -33,6 +35,9 @@ def linear(
     decode_widths: str = ",".join(map(str, _DEFAULT.decode_widths)),
     prompts: str = ",".join(map(str, _DEFAULT.prompts)),
     prefills: str = ",".join(map(str, _DEFAULT.prefills)),
+    rates: bool = False,
+    load_s: float = _RATES.limit_s,
+    target_ms: float | None = None,
     runs: int = _DEFAULT.runs,
     replay: bool = _DEFAULT.replay,
     threads: int = _DEFAULT.threads,
@@ -63,6 +68,13 @@ def linear(
     prefills: str
         Two numbers: prompt tokens of a decoder of linear layers only, whose cost a token is compared; empty
         leaves it out.
+    rates: bool
+        Measure only the highest rates at a P99 of requests behind the scheduler, 256 beams behind 1,024
+        tokens, with records and with a state for each beam.
+    load_s: float
+        Seconds of the search for each of these rates.
+    target_ms: float | None
+        Of P99; by default 2.5 times what a request with a state for each beam takes alone.
     runs: int
         Of each cell, in turns; the median counts.
     replay: bool
@@ -72,8 +84,12 @@ def linear(
     json: Path | None
         Also write the report to this file.
     """
-    spec = replace(QUICK, family=family, threads=threads, seed=seed)
-    if not quick:
+    if quick and rates:
+        raise ConfigError("--quick", "only one of --quick, --rates can be asked for")
+    spec = replace(QUICK if quick else RATES, family=family, threads=threads, seed=seed)
+    if rates:
+        spec = replace(spec, rates=replace(_RATES, limit_s=load_s, target_ms=target_ms))
+    elif not quick:
         spec = LinearSpec(
             family=family,
             widths=_numbers("--widths", widths),
@@ -95,11 +111,15 @@ def linear(
     console = Console()
     machine = report.machine
     console.print(f"{machine.cpu}, {machine.threads} threads, fp32, {spec.family}", highlight=False)
-    console.print(_table(report))
+    if report.operator:
+        console.print(_table(report))
     if report.end_to_end:
         console.print(decode_table(report))
     if report.prefill is not None:
         console.print(prefill_line(report.prefill), highlight=False, soft_wrap=True)
+    if report.rates:
+        console.print(rates_table(report.rates, STATES, "states"))
+        return
     console.print(
         "MiB: of a request's records with the prompt's state, then of a state for each beam", markup=False
     )
