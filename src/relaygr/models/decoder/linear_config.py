@@ -14,6 +14,11 @@ from relaygr.memory.recurrent import RecurrentLayout
 LayerKind = Literal["linear_attention", "full_attention"]
 
 
+def layer_kinds(layers: int, every: int) -> tuple[LayerKind, ...]:
+    """All linear but for the last of every `every` layers."""
+    return tuple("linear_attention" if (i + 1) % every else "full_attention" for i in range(layers))
+
+
 class LinearConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Linear layers of one decoder.
 

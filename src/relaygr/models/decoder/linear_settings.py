@@ -6,7 +6,7 @@ from typing import Any, cast, get_args
 
 from relaygr.core.errors import ConfigError
 from relaygr.models.decoder.keys import Keys
-from relaygr.models.decoder.linear_config import LayerKind, LinearConfig
+from relaygr.models.decoder.linear_config import LayerKind, LinearConfig, layer_kinds
 
 ROTARY_PART = 0.25  # of a head, if a file leaves it out
 HEAD_DIM = 256
@@ -48,8 +48,7 @@ def write_linear(linear: LinearConfig) -> dict[str, Any]:
 def _kinds(keys: Keys, layers: int) -> tuple[LayerKind, ...]:
     kinds = keys.get("layer_types")
     if kinds is None:
-        every = keys.count("full_attention_interval", _INTERVAL)
-        return tuple("linear_attention" if (i + 1) % every else "full_attention" for i in range(layers))
+        return layer_kinds(layers, keys.count("full_attention_interval", _INTERVAL))
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise keys.refuse("layer_types", f"{kinds!r} must name the kind of each of {layers} layers")
     for kind in kinds:
