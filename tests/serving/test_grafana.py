@@ -18,10 +18,14 @@ from metric_cases import tell_everything
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from promql import Selector, parse_expression
+from slate_metric_cases import tell_slates
 
 from relaygr.core.clock import ManualClock
+from relaygr.listwise.request import Mode
 from relaygr.serving.generation.metrics import GenerateMetrics
 from relaygr.serving.metrics import Metrics
+from relaygr.serving.recent import Recent
+from relaygr.serving.slate.metrics import SlateMetrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 # Prometheus gives these to every series of a target.
@@ -77,6 +81,11 @@ def catalogue(live: Live) -> Catalogue:
     generation = CollectorRegistry()
     tell_generation(GenerateMetrics(generation))
     found.add(generation.collect())
+    slates = CollectorRegistry()
+    tell_slates(
+        SlateMetrics(slates, Recent(ManualClock(1000.0)), lambda: "0" * 32, lambda: 0, lambda: Mode.ON)
+    )
+    found.add(slates.collect())
     return found
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from generation_apps import generating
 from serving_apps import running, settings
+from slate_apps import slated
 
 from relaygr.config.settings import Config
+from relaygr.config.slate import SlateConfig
 from relaygr.serving.app import OPERATIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,6 +59,24 @@ def test_examples_of_generation(tmp_path: Path) -> None:
             got = app.call(method, path, json.loads(body) if body.strip() else None)
             assert got.status_code == int(status), (method, path, got.text)
             alike(json.loads(answer), got.json(), f"{method} {path}")
+
+
+def test_examples_of_slates(tmp_path: Path) -> None:
+    text = (DOCS / "slate.md").read_text()
+    examples = EXAMPLE.findall(text)
+    assert len(examples) == text.count("```http") >= 1
+    with running(slated(tmp_path)) as app:
+        for method, path, body, status, answer in examples:
+            got = app.call(method, path, json.loads(body) if body.strip() else None)
+            assert got.status_code == int(status), (method, path, got.text)
+            alike(json.loads(answer), got.json(), f"{method} {path}")
+
+
+def test_settings_of_slates_are_described() -> None:
+    text = (DOCS / "slate.md").read_text()
+    table = text[text.index("## Over HTTP") :]
+    for name in SlateConfig.__struct_fields__:
+        assert f"`{name}`" in table, name
 
 
 def test_a_wrong_example_would_be_noticed() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from relaygr.listwise.arrays import Float64, Int32
+from relaygr.listwise.arrays import Float32, Float64, Int32
 from relaygr.listwise.ballot import stack
 from relaygr.listwise.proposal import Proposal
 from relaygr.listwise.scene import Scene
@@ -78,6 +78,19 @@ def embedding_distances(unit: Float64, lists: Int32) -> Float64:
     distances: Float64 = np.clip(0.5 * (1.0 - cosine), 0.0, 1.0)
     np.fill_diagonal(distances, 0.0)
     return distances
+
+
+def list_distance(vectors: Float32) -> float:
+    """Mean of (1 - cosine) / 2 over the pairs of a list's items; unit vectors [L, Dv], L >= 2."""
+    sums = vectors.sum(0, dtype=np.float64)
+    L = len(vectors)
+    cosine = (float(sums @ sums) - L) / (L * (L - 1))
+    return min(max(0.5 * (1.0 - cosine), 0.0), 1.0)
+
+
+def pool_distance(lists: Int32) -> float:
+    """Mean of `order_distances` over the pairs of different lists int32 [G, L]."""
+    return _mean_of_pairs(order_distances(lists))
 
 
 def _mean_of_pairs(distances: Float64) -> float:

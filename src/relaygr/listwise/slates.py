@@ -117,6 +117,11 @@ class Slates:
         self._mode, self._clock = mode, clock or MonotonicClock()
         self.counts = SlateCounts()
 
+    @property
+    def generators(self) -> tuple[str, ...]:
+        """Names of what proposes lists beside the fallback, in the order of the stages."""
+        return tuple(each.name for stage in GENERATING for each in self._generators[stage])
+
     def serve(self, ask: SlateAsk, pool: Pool) -> SlateResult:
         """One list from the candidates of one request.
 

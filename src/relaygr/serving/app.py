@@ -25,6 +25,7 @@ from relaygr.serving.oip import OIP
 from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.openapi import document
 from relaygr.serving.service import Service
+from relaygr.serving.slate.routes import SLATES
 from relaygr.serving.snapshot import Status
 from relaygr.serving.told import heed
 from relaygr.serving.tracing import Tracing
@@ -175,6 +176,7 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("GET", "/openapi.json", openapi, "This document.", open=True),
     Operation("GET", "/", page, "The status page.", open=True, content_type="text/html"),
     *GENERATION,
+    *SLATES,
     *OIP,
 )  # fmt: skip
 

@@ -53,6 +53,7 @@ _BODIES = {
     "/v1/prefix": Kind("/v1/prefix", Lap.PREFIX),
     "/v1/events": Kind("/v1/events", Lap.OTHER, repeatable=False),
     "/v1/generate": Kind("/v1/generate", Lap.OTHER),
+    "/v1/slate": Kind("/v1/slate", Lap.RANK),
     **{
         path: Kind(path, None, everyone=True)
         for path in (
@@ -61,6 +62,8 @@ _BODIES = {
             "/v1/catalogues/rollback",
             "/v1/catalogues/withdraw",
             "/v1/catalogues/restore",
+            "/v1/slate/mode",
+            "/v1/slate/outcomes",
         )
     },
 }

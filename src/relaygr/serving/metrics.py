@@ -79,6 +79,11 @@ class Metrics:
         return self._series.model
 
     @property
+    def recent(self) -> Recent:
+        """The last minutes, for others that count into them."""
+        return self._recent
+
+    @property
     def facts(self) -> ModelFacts | None:
         return self._facts
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from relaygr.config.settings import Config
 from relaygr.core.clock import MonotonicClock
-from relaygr.core.errors import ConfigError, NotReadyError, RequestError
+from relaygr.core.errors import NotReadyError, RequestError
 from relaygr.core.ids import check_name
 from relaygr.data.stores import HistoryStore, Profile, open_store
 from relaygr.engine import Engine, RankRequest, RankResult
@@ -22,6 +22,7 @@ from relaygr.engine.jobs import RankJob
 from relaygr.engine.relay import Relay
 from relaygr.engine.scheduler import Scheduler
 from relaygr.engine.shadow import Shadows
+from relaygr.engine.slate.opening import heads_of
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
@@ -38,9 +39,10 @@ from relaygr.serving.observers import Observers
 from relaygr.serving.pace import Pace
 from relaygr.serving.readings import readings
 from relaygr.serving.reload import Served, check_path, load, relayed
+from relaygr.serving.slate.desk import SlateDesk
 from relaygr.serving.snapshot import Status
 from relaygr.serving.tracing import follow
-from relaygr.serving.users import Reading, Users
+from relaygr.serving.users import Reading, Users, reading_of
 from relaygr.serving.waiting import ClientGoneError, Gone, answered
 
 log = logging.getLogger("relaygr.serving")
@@ -81,6 +83,7 @@ class Service:
         self._store: HistoryStore | None = None
         self._users: Users | None = None
         self.generation: GenerateDesk | None = None  # where `generator.model` is set, once it is loaded
+        self.slates: SlateDesk | None = None  # where `slate.value` is set, once it is read
 
     @property
     def served(self) -> Served:
@@ -126,6 +129,8 @@ class Service:
             turns = shared_turns(self.config.generator)
             counts = GenerateMetrics(self.metrics.registry)
             self.generation = await asyncio.to_thread(GenerateDesk.open, self.config, counts, turns)
+        if self.config.slate.value:
+            self.slates = await asyncio.to_thread(SlateDesk.open, self, served.engine.model_config)
         reading = self._reading(served)
         self._users = Users(self._store, self._threads, self.config.serving.users_bytes, reading)
         self._show(served)
@@ -273,6 +278,8 @@ class Service:
         self._reloading = True
         try:
             after = await asyncio.to_thread(load, where, self.config, before)
+            if self.slates is not None:
+                self.slates.maker.fits(heads_of(after.engine.model_config))
             await self._read_enough(before, after)
             await asyncio.to_thread(
                 before.engine.below.detach, keep=False
@@ -308,6 +315,8 @@ class Service:
             done = await asyncio.to_thread(self.generation.drain, left_s) and done
         self._users = None
         done = await self.admissions.idle(max(end - time.monotonic(), 0.0)) and done
+        if self.slates is not None:
+            self.slates.close()
         if self._served is not None and done:  # else somebody may still be deleting a user
             await asyncio.to_thread(self._served.engine.below.detach, keep=True)
         if self._store is not None:
@@ -363,17 +372,8 @@ class Service:
 
     def _reading(self, served: Served) -> Reading:
         """ConfigError if the store keeps fewer events than are read."""
-        shape = served.engine.model_config
-        events = self.config.serving.history_events or shape.max_history
-        reading = Reading.of(events, self.config.engine.anchor_stride, len(shape.contextual))
-        if self.generation is not None:
-            reading = reading.and_of(self.generation.history_items, self.config.generator.anchor_stride)
-        if self.config.store.keep_events < reading.events:
-            raise ConfigError(
-                "store.keep_events",
-                f"{self.config.store.keep_events} is less than the {reading.events} that are read",
-            )
-        return reading
+        items = None if self.generation is None else self.generation.history_items
+        return reading_of(self.config, served.engine.model_config, items)
 
     async def _read_enough(self, before: Served, after: Served) -> None:
         """Before a model with a longer window is used, nobody may wait with a history cut for the shorter."""

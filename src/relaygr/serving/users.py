@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from relaygr.config.settings import StoreConfig
-from relaygr.core.errors import RelayError
+from relaygr.config.settings import Config, StoreConfig
+from relaygr.core.errors import ConfigError, RelayError
 from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile
 from relaygr.engine import UserHistory
+from relaygr.models.presets import AnyConfig
 from relaygr.models.window import anchor, anchor_stride
 
 # 24 bytes of columns and up to two records of 32 bytes in the digest chain.
@@ -81,6 +82,24 @@ class WholeHistory(NamedTuple):
 class _Turn:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
+
+
+def reading_of(config: Config, shape: AnyConfig, prompt_items: int | None) -> Reading:
+    """What is read of histories for a ranker, and for prompts of up to so many items; None for no generator.
+
+    Raises:
+        ConfigError: the store keeps fewer events than that.
+    """
+    events = config.serving.history_events or shape.max_history
+    reading = Reading.of(events, config.engine.anchor_stride, len(shape.contextual))
+    if prompt_items is not None:
+        reading = reading.and_of(prompt_items, config.generator.anchor_stride)
+    if config.store.keep_events < reading.events:
+        raise ConfigError(
+            "store.keep_events",
+            f"{config.store.keep_events} is less than the {reading.events} that are read",
+        )
+    return reading
 
 
 class Users:

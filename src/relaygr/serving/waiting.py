@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from relaygr.core.errors import CancelledError
-from relaygr.engine.jobs import Job
 
 Result = TypeVar("Result")
 Gone = Callable[[], Awaitable[object]]
@@ -18,7 +17,13 @@ class ClientGoneError(CancelledError):
     """The client disconnected before there was an answer."""
 
 
-async def answered(job: Job[Result], future: asyncio.Future[Result], gone: Gone | None) -> Result:
+class Work(Protocol):
+    """Something in a queue or running, which may be given up: no effect on what is done."""
+
+    def cancel(self) -> object: ...
+
+
+async def answered(job: Work, future: asyncio.Future[Result], gone: Gone | None) -> Result:
     """The result of `job`, which is cancelled when `gone` returns first, or nobody waits any more.
 
     Args:

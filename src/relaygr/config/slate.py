@@ -1,0 +1,90 @@
+"""The list layer of a service: what values, generates and constrains its slates, and within which time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from relaygr.config.limits import Range, Section
+from relaygr.core.errors import ConfigError
+
+SlateGenerator = Literal["greedy", "beam", "mmr", "dpp", "ssd", "demotion", "plackett_luce", "one_shot"]
+
+
+class SlateConfig(Section, frozen=True, kw_only=True):
+    """Slates of a service.
+
+    Attributes:
+        value: file of the value function; empty serves no slates.
+        step: folder of the step model; empty serves rule-repaired pointwise lists only.
+        rules: file of the rules that every list obeys; empty for none.
+        items: file of attributes and vectors of items (.parquet, .csv or .npz); empty for none.
+        generators: what proposes lists beside the pointwise fallback.
+        one_shot: folder of the distilled scorer that the generator `one_shot` needs.
+        beam_width: lists that the generator `beam` keeps.
+        top: candidates by pointwise rank that greedy and beam search look at.
+        trust_top: picks are from so many candidates by pointwise rank, unless a request is unrestricted.
+        kappa: standard deviations taken off the mean value of a list before lists are compared.
+        mode: of requests that name none; `off` is final, whatever a request names.
+        length: positions of a request that names none; max_length: most that one may name.
+        max_candidates: of one request.
+        budget_ms: time that the list layer may take of a request, waiting for its thread included; 0 sets no
+            limit but the request's deadline.
+        generate_items: items that are generated for a request without candidates.
+        workers: slates that are made at once, beside the event loop and the model.
+        queue_max: slates that wait or are being made; further ones are refused.
+    """
+
+    PATH: ClassVar[str] = "slate"
+    LIMITS: ClassVar[Mapping[str, Range]] = {
+        "beam_width": Range(1, 256),
+        "top": Range(1, 16_384),
+        "trust_top": Range(1, 16_384),
+        "kappa": Range(0, 100),
+        "length": Range(1, 500),
+        "max_length": Range(1, 500),
+        "max_candidates": Range(1, 16_384),
+        "budget_ms": Range(0, 60_000),
+        "generate_items": Range(1, 16_384),
+        "workers": Range(1, 64),
+        "queue_max": Range(1, 1 << 20),
+    }
+
+    value: str = ""
+    step: str = ""
+    rules: str = ""
+    items: str = ""
+    generators: tuple[SlateGenerator, ...] = ("greedy", "beam", "mmr")
+    one_shot: str = ""
+    beam_width: int = 4
+    top: int = 30
+    trust_top: int = 30
+    kappa: float = 1.0
+    mode: Literal["off", "shadow", "on"] = "on"
+    length: int = 10
+    max_length: int = 100
+    max_candidates: int = 2000
+    budget_ms: float = 50.0
+    generate_items: int = 200
+    workers: int = 1
+    queue_max: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("value", "step", "rules", "items", "one_shot"):
+            text = getattr(self, name)
+            if "\0" in text:
+                raise ConfigError(self.key(name), f"{text!r} contains NUL")
+            if text and not self.value:
+                raise ConfigError(self.key("value"), f"is empty; {self.key(name)} needs it")
+        if self.length > self.max_length:
+            raise ConfigError(
+                self.key("length"),
+                f"{self.length} must be at most {self.key('max_length')} = {self.max_length}",
+            )
+        if len(set(self.generators)) != len(self.generators):
+            raise ConfigError(self.key("generators"), f"{list(self.generators)} must be distinct")
+        if ("one_shot" in self.generators) != bool(self.one_shot):
+            raise ConfigError(
+                self.key("one_shot"), f"{self.one_shot!r}: the folder goes with the generator 'one_shot'"
+            )

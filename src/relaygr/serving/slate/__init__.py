@@ -1,0 +1,1 @@
+"""Slates over HTTP: bodies and answers, the desk behind the routes, metrics."""

@@ -1,0 +1,231 @@
+"""The list layer of a service: one ranking as every other, and the list from its scores on a thread apart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from relaygr.core.errors import NotReadyError, OverloadError, RelayError, RequestError
+from relaygr.engine.deadlines import deadline_ms
+from relaygr.engine.requests import RankResult
+from relaygr.engine.slate.maker import Made, Order, SlateMaker
+from relaygr.engine.slate.opening import heads_of
+from relaygr.engine.slate.request import ItemsAsked, ShownAsked, SlateRequest
+from relaygr.listwise.request import Mode
+from relaygr.listwise.result import Reason
+from relaygr.models.presets import AnyConfig
+from relaygr.serving.bodies import owner_of
+from relaygr.serving.errors import HttpError
+from relaygr.serving.generation.wire import GenerateBody
+from relaygr.serving.slate import wire
+from relaygr.serving.slate.answers import slate_answer
+from relaygr.serving.slate.metrics import SlateMetrics
+from relaygr.serving.waiting import Gone, answered
+from relaygr.serving.wire import RankBody
+
+if TYPE_CHECKING:
+    from relaygr.serving.service import Service
+
+log = logging.getLogger("relaygr.serving")
+
+_RETRY_MS = 50.0
+
+
+class SlateDesk:
+    """One list layer and its threads; belongs to the service's event loop.
+
+    Rankings go the way of `/v1/rank`: same admission, prefix and queue. What follows needs the processor, but
+    neither the model nor its turn.
+    """
+
+    def __init__(self, maker: SlateMaker, service: Service) -> None:
+        self.maker = maker
+        self._service, self._config = service, service.config
+        self._waiting = 0
+        self._threads = ThreadPoolExecutor(maker.config.workers, "relaygr-slate")
+        self.metrics = SlateMetrics(
+            service.metrics.registry,
+            service.metrics.recent,
+            lambda: service.served.model,
+            lambda: self._waiting,
+            lambda: maker.mode,
+        )
+
+    @classmethod
+    def open(cls, service: Service, shape: AnyConfig) -> SlateDesk:
+        """Read what the settings name, for a ranker of this shape; ConfigError naming the setting."""
+        return cls(SlateMaker.open(service.config.slate, heads_of(shape)), service)
+
+    async def slate(
+        self, tenant: str, body: wire.SlateBody, request_id: str, gone: Gone | None
+    ) -> wire.SlateAnswer:
+        """Rank and make a list; when `gone` returns first, the work is given up.
+
+        Raises:
+            RelayError: as ranking does; RequestError as `SlateMaker`.
+        """
+        limits = self._config.scheduler
+        whole_ms = deadline_ms(body.deadline_ms, limits.rank_deadline_ms, limits.deadline_max_ms)
+        begun_s = time.monotonic()
+        try:
+            candidates, generated = body.candidates, None
+            if candidates is None:
+                candidates = generated = await self._generate(tenant, body, whole_ms, request_id, gone)
+            order = self.maker.order(slate_request(body, candidates, self.maker.config.length, request_id))
+            self._check_room()
+            left_ms = max(whole_ms - (time.monotonic() - begun_s) * 1e3, 1.0)
+            ranking = RankBody(
+                user=body.user,
+                candidates=candidates,
+                query_time=body.query_time,
+                deadline_ms=left_ms if generated is not None else body.deadline_ms,
+                history=body.history,
+            )
+            job, ranked = await self._service.score(tenant, ranking, gone)
+            left_ms = whole_ms - (time.monotonic() - begun_s) * 1e3
+            made, waited_s, seconds = await self._make(order, ranked, left_ms, gone)
+        except RelayError as error:
+            self.metrics.rejected(error)
+            raise
+        rules = self.maker.rules
+        names = [rule.name for rule in rules.document.rules] if rules is not None else []
+        self.metrics.made(made, request_id, waited_s, seconds, names)
+        _tell(made)
+        return slate_answer(body, job, ranked, made, waited_s, request_id, generated)
+
+    def switch(self, mode: Mode) -> Mode:
+        """The mode from the next request on; returns the one before."""
+        before = self.maker.switch(mode)
+        log.warning("slates: mode %s, before %s", mode, before)
+        return before
+
+    def card(self) -> wire.SlateCard:
+        """What makes lists, and its limits."""
+        maker, slates, config = self.maker, self.maker.slates, self.maker.config
+        table = maker.table
+        return wire.SlateCard(
+            mode=maker.mode.value,
+            value=slates.value.version,
+            rules="none" if maker.rules is None else maker.rules.version,
+            step="" if slates.step is None else slates.step.step.version,
+            evaluator="" if slates.evaluator is None else slates.evaluator.version,
+            generators=slates.generators,
+            attributes=() if table is None else tuple(table.attributes),
+            items=0 if table is None else len(table),
+            length=config.length,
+            max_length=config.max_length,
+            max_candidates=config.max_candidates,
+            budget_ms=config.budget_ms,
+        )
+
+    def close(self) -> None:
+        """Nothing is made any more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _generate(
+        self, tenant: str, body: wire.SlateBody, left_ms: float, request_id: str, gone: Gone | None
+    ) -> list[int]:
+        """Items of the server's generator as candidates."""
+        service, count = self._service, self.maker.config.generate_items
+        if not self._config.generator.model:
+            raise RequestError("candidates", "are missing, and this server has no generator to make some")
+        if body.history is not None:
+            raise RequestError("candidates", "are missing; they are generated from stored histories only")
+        if body.attributes or body.vectors is not None:
+            raise RequestError("candidates", "are missing, and attributes or vectors of candidates are given")
+        owner, generator = owner_of(tenant, body.user), service.desk()
+        history, left_ms = await service.histories.in_time("generate", owner, None, left_ms)
+        asked = GenerateBody(user=body.user, max_items=count, seed=body.seed)
+        made = await generator.generate(tenant, asked, history, None, left_ms, request_id, gone)
+        found = (item for row in made.results for item in row.items if isinstance(item, int))
+        items = list(dict.fromkeys(found))[:count]
+        if not items:
+            raise RequestError("candidates", "are missing, and the generator found none that are integers")
+        return items
+
+    def _check_room(self) -> None:
+        limit = self.maker.config.queue_max
+        if self._waiting >= limit:
+            raise OverloadError(f"{self._waiting} slates wait, limit {limit}", _RETRY_MS)
+
+    async def _make(
+        self, order: Order, ranked: RankResult, left_ms: float, gone: Gone | None
+    ) -> tuple[Made, float, float]:
+        """The list, the seconds it waited for a thread, and those until it was made."""
+        self._check_room()
+        queued_s, limit_ms = time.monotonic(), self.maker.config.budget_ms
+        budget_ms = min(limit_ms, left_ms) if limit_ms else left_ms
+
+        def work() -> tuple[Made, float, float]:
+            waited_s = time.monotonic() - queued_s
+            made = self.maker.make(order, ranked, budget_ms - waited_s * 1e3)
+            return made, waited_s, time.monotonic() - queued_s
+
+        self._waiting += 1
+        try:
+            job = self._threads.submit(work)
+        except RuntimeError as error:  # closed meanwhile
+            self._waiting -= 1
+            raise NotReadyError("the service is stopping") from error
+        try:
+            return await answered(job, asyncio.wrap_future(job), gone)
+        finally:
+            self._waiting -= 1
+
+
+def slate_request(body: wire.SlateBody, candidates: list[int], length: int, request_id: str) -> SlateRequest:
+    """What was sent as what the list layer takes; `length` where the body names none."""
+    shown = None
+    if body.shown is not None:
+        shown = ShownAsked(
+            ids=body.shown.ids,
+            attributes=body.shown.attributes,
+            vectors=body.shown.vectors,
+            watch=body.shown.watch,
+            survival=body.shown.survival,
+            page=body.shown.page,
+        )
+    return SlateRequest(
+        # Generators draw by this id.
+        request_id=request_id if body.seed is None else f"seed {body.seed}",
+        candidates=ItemsAsked(ids=candidates, attributes=body.attributes, vectors=body.vectors),
+        length=length if body.length is None else body.length,
+        shown=shown,
+        rules=tuple(body.rules),
+        slots=tuple(body.slots),
+        consumed=body.consumed,
+        mode=None if body.mode is None else Mode(body.mode),
+        unrestricted=body.unrestricted,
+        allow_short=body.allow_short,
+    )
+
+
+def desk_of(service: Service) -> SlateDesk:
+    """What makes slates.
+
+    Raises:
+        HttpError: 404, the server makes none.
+        NotReadyError: it is starting or stopping.
+    """
+    if not service.config.slate.value:
+        text = "this server makes no slates: slate.value is not set"
+        raise HttpError(HTTPStatus.NOT_FOUND, "no_slates", text)
+    if service.slates is None or service.health.status == "starting":
+        raise NotReadyError("the service is starting")
+    return service.slates
+
+
+def _tell(made: Made) -> None:
+    """Failures and lists without the trust region are in the log; so is what a shadow would have done."""
+    result = made.result
+    inner = result.shadow or result
+    if inner.fallback_reason in (Reason.NAN, Reason.RULES, Reason.ERROR):
+        log.warning("slates: the pointwise list is returned (%s): %s", inner.fallback_reason, inner.error)
+    if result.unrestricted:
+        log.info("slates: a list without the trust region, by %s", inner.generator)
+    if result.shadow is not None:
+        log.info("slates: in the shadow %s, lower bound %s", inner.generator, inner.lower_bound)

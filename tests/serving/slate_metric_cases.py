@@ -1,0 +1,71 @@
+"""Slates of every kind, told to whoever counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from relaygr.core.errors import OverloadError, RequestError
+from relaygr.engine.slate.maker import Made
+from relaygr.listwise.errors import InfeasibleError
+from relaygr.listwise.masks import Relaxation
+from relaygr.listwise.pool import Head, Pool
+from relaygr.listwise.request import Mode
+from relaygr.listwise.result import Candidate, Reason, SlateResult, Stage, Versions
+from relaygr.serving.slate.metrics import SlateMetrics
+
+POOL = Pool(
+    ids=np.arange(4),
+    heads=(Head("like"),),
+    outputs=np.zeros((4, 1), np.float32),
+    attributes={"author": np.array([1, 1, -1, 2])},
+    vectors=np.eye(4, dtype=np.float32),
+)
+
+
+def lists() -> tuple[Candidate, ...]:
+    first, second = np.array([0, 1, 2], np.int32), np.array([0, 1, 3], np.int32)
+    return Candidate("pointwise", (), first, 1.0, 1.0), Candidate("greedy", (), second, 2.0, 2.0)
+
+
+def result(**changes: object) -> SlateResult:
+    """A list by greedy search."""
+    one = SlateResult(
+        request_id="r",
+        items=np.array([0, 1, 3]),
+        picks=np.array([0, 1, 3], np.int32),
+        generator="greedy",
+        mode=Mode.ON,
+        versions=Versions("v", "r"),
+        stage_reached=Stage.EVALUATION,
+        utility=2.0,
+        lower_bound=2.0,
+        stage_ms=dict.fromkeys((*Stage, "explanation"), 1.0),
+        context={"similarity:max": 0.5},
+        pool=lists(),
+    )
+    return replace(one, **changes)  # type: ignore[arg-type]
+
+
+def made(one: SlateResult) -> Made:
+    return Made(one, POOL, np.zeros(4), unknown=1)
+
+
+def tell_slates(metrics: SlateMetrics) -> None:
+    """One of everything."""
+    relaxed = tuple(Relaxation(rule, 0, "why") for rule in ("authors", "length", "of a request"))
+    shadow = result(fallback_reason=Reason.SHADOW, mode=Mode.SHADOW, shadow=result(), generator="pointwise")
+    late = result(stage_reached=Stage.GREEDY, fallback_reason=Reason.DEADLINE, generator="pointwise")
+    for at, one in enumerate(
+        (
+            result(relaxations=relaxed, unrestricted=True, lookahead_budget=2),
+            shadow,
+            late,
+            result(mode=Mode.OFF, fallback_reason=Reason.OFF, stage_reached=Stage.FALLBACK, pool=()),
+        )
+    ):
+        metrics.made(made(one), f"r{at}", 0.001, 0.01, ["authors"])
+    for error in (RequestError("length", "0"), InfeasibleError("ads", "none"), OverloadError("full", 50.0)):
+        metrics.rejected(error)
+    metrics.outcome("r0", 1.8)

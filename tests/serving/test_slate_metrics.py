@@ -1,0 +1,100 @@
+"""What slates are counted as."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from slate_metric_cases import made, result, tell_slates
+
+from relaygr.core.clock import ManualClock
+from relaygr.listwise.request import Mode
+from relaygr.listwise.result import Reason, Stage
+from relaygr.serving.recent import MINUTE_S, Recent
+from relaygr.serving.slate import metrics as module
+from relaygr.serving.slate.metrics import SlateMetrics, timed_out
+
+
+class Counted:
+    def __init__(self) -> None:
+        self.registry, self.recent = CollectorRegistry(), Recent(ManualClock(1000.0))
+        self.metrics = SlateMetrics(self.registry, self.recent, lambda: "f" * 32, lambda: 3, lambda: Mode.ON)
+
+    def value(self, name: str, **labels: str) -> Any:
+        return self.registry.get_sample_value(f"relaygr_slate_{name}", {"model": "f" * 12, **labels})
+
+
+@pytest.fixture
+def told() -> Counted:
+    counted = Counted()
+    tell_slates(counted.metrics)
+    return counted
+
+
+def test_answers_are_counted_by_what_became_of_them(told: Counted) -> None:
+    value = told.value
+    assert [value("requests_total", mode=mode) for mode in ("on", "shadow", "off")] == [2, 1, 1]
+    assert value("chosen_total", generator="greedy") == 2
+    assert value("chosen_total", generator="pointwise") == 2
+    assert value("stage_total", stage="evaluation") == 2
+    assert [value("fallback_total", reason=why) for why in ("shadow", "deadline", "off")] == [1, 1, 1]
+    assert value("timeouts_total") == value("unrestricted_total") == 1
+    assert value("lookahead_budget_total") == 2
+    assert value("unknown_items_total") == 4
+    assert [value("rejected_total", reason=why) for why in ("request", "infeasible", "overload")] == [1, 1, 1]
+    assert value("waiting") == 3
+    assert [value("mode", mode=mode) for mode in ("on", "off")] == [1, 0]
+
+
+def test_rules_of_requests_have_no_name_of_their_own(told: Counted) -> None:
+    for rule in ("authors", "length", "request"):
+        assert told.value("relaxed_total", rule=rule) == 1
+    assert told.value("relaxed_total", rule="of a request") is None
+
+
+def test_lists_and_pools_are_measured(told: Counted) -> None:
+    # Three items at right angles: (1 - 0) / 2. Two of one author in a list of three.
+    assert told.value("list_distance_sum") / told.value("list_distance_count") == pytest.approx(0.5)
+    assert told.value("author_share_sum") / told.value("author_share_count") == pytest.approx(2 / 3)
+    # (0, 1, 2) and (0, 1, 3) order six pairs each of four items and share the five that are not of 2 and 3.
+    assert told.value("pool_distance_sum") / told.value("pool_distance_count") == pytest.approx(1 - 5 / 7)
+    assert told.value("feature_sum", feature="similarity:max") == pytest.approx(0.5 * 4)
+    for stage in ("wait", "all", "fallback", "evaluation", "explanation"):
+        assert told.value("seconds_count", stage=stage) == 4
+
+
+def test_inflation_is_predicted_by_realised_of_the_same_lists(told: Counted) -> None:
+    assert told.value("predicted_utility_sum", generator="greedy") == 2.0
+    assert told.value("outcome_utility_sum", generator="greedy") == 1.8
+    assert not told.metrics.outcome("r0", 1.8)  # once
+    assert not told.metrics.outcome("r1", 1.8)  # a shadow's list was shown to nobody
+
+
+def test_only_the_last_lists_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMEMBERED", 2)
+    counted = Counted()
+    for name in ("a", "b", "c"):
+        counted.metrics.made(made(result()), name, 0.0, 0.001, [])
+    assert [counted.metrics.outcome(name, 1.0) for name in ("a", "b", "c")] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("changes", "late"),
+    [
+        ({}, False),
+        ({"stage_reached": Stage.BEAM}, True),  # a list that was ready in time
+        ({"stage_reached": Stage.FALLBACK, "fallback_reason": Reason.DEADLINE}, True),
+        ({"stage_reached": Stage.FALLBACK, "fallback_reason": Reason.OFF}, False),
+        ({"stage_reached": Stage.GREEDY, "fallback_reason": Reason.NAN}, False),
+    ],
+)
+def test_what_is_a_timeout(changes: dict[str, Any], late: bool) -> None:
+    assert timed_out(result(**changes)) is late
+
+
+def test_the_status_page_reads_the_last_minute(told: Counted) -> None:
+    counts = told.recent.counts(MINUTE_S)
+    assert counts["slate made"] == 4
+    assert counts["slate fallback deadline"] == counts["slate timeout"] == 1
+    assert told.recent.latencies(MINUTE_S)["slate all"].total() == 4
