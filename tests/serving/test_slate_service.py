@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from serving_apps import TINY, App, error_of, events, running, save_model, settings
 from slate_apps import VALUE, item_arrays, slated
 
+from relaygr.client import Slate
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.request import Mode
 from relaygr.serving.service import Service
@@ -284,6 +286,26 @@ def test_a_model_with_other_heads_is_not_served(app: App, tmp_path: Path) -> Non
     assert "value function" in error["message"]
     assert app.service.served.model == before
     assert len(app.post("/v1/slate", asked())["items"]) == 10
+
+
+def assert_held(sent: Any, read: Any, place: str) -> None:
+    """All that was sent was read."""
+    if isinstance(sent, dict):
+        for name, value in sent.items():
+            assert_held(value, read[name], f"{place}.{name}")
+    elif isinstance(sent, list):
+        assert len(sent) == len(read), place
+        for at, value in enumerate(sent):
+            assert_held(value, read[at], f"{place}[{at}]")
+    else:
+        assert sent == read, place
+
+
+def test_the_typed_client_reads_all_of_an_answer(app: App) -> None:
+    for more in ({}, {"mode": "shadow"}, {"mode": "off"}):
+        raw = app.call("POST", "/v1/slate", asked(**more))
+        found = msgspec.json.decode(raw.content, type=Slate)
+        assert_held(raw.json(), msgspec.to_builtins(found), "answer")
 
 
 def test_outcomes_are_matched_once(app: App) -> None:

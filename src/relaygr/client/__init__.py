@@ -28,6 +28,7 @@ from relaygr.client.errors import (
 from relaygr.client.generation import Generated, Generation
 from relaygr.client.recommendation import Admission, Recommendation, Signal, Timings
 from relaygr.client.retry import RetryPolicy
+from relaygr.client.slate import Shown, Slate, SlateList, SlatePick, shown
 from relaygr.client.status import Status
 from relaygr.client.sync import Client
 from relaygr.client.sync_cascade import SyncCascade, SyncLap
@@ -59,7 +60,11 @@ __all__ = [
     "Reloaded",
     "RequestRejectedError",
     "RetryPolicy",
+    "Shown",
     "Signal",
+    "Slate",
+    "SlateList",
+    "SlatePick",
     "Status",
     "SyncCascade",
     "SyncLap",
@@ -67,4 +72,5 @@ __all__ = [
     "UnavailableError",
     "UserState",
     "history",
+    "shown",
 ]

@@ -19,6 +19,8 @@ from relaygr.client.door import Door, trusted
 from relaygr.client.exchange import Again, Exchange, Outgoing, Reply, Terms, hint_of
 from relaygr.client.generation import Generation, ItemId
 from relaygr.client.generation import generate as generate_call
+from relaygr.client.slate import Attributes, Rule, Shown, Slate, Vectors
+from relaygr.client.slate import slate as slate_call
 from relaygr.client.status import Status
 
 
@@ -149,6 +151,57 @@ class AsyncClient:
             unknown_items=unknown_items,
             seed=seed,
             deadline_ms=deadline_ms,
+        )
+        return await self._call(call, request_id, traceparent)
+
+    async def slate(
+        self,
+        user: str,
+        candidates: Ints | None = None,
+        *,
+        length: int | None = None,
+        attributes: Attributes | None = None,
+        vectors: Vectors | None = None,
+        shown: Shown | None = None,
+        rules: Sequence[Rule] | None = None,
+        slots: Ints | None = None,
+        consumed: int = 0,
+        mode: str | None = None,
+        unrestricted: bool = False,
+        allow_short: bool = True,
+        seed: int | None = None,
+        explain: bool = True,
+        query_time: int | Ints | None = None,
+        history: History | None = None,
+        deadline_ms: float | None = None,
+        hint: Hint | None = None,
+        request_id: str | None = None,
+        traceparent: str | None = None,
+    ) -> Slate:
+        """Rank candidates and make one list of them; without candidates the server generates some, if it can.
+
+        What is None is left to the server. `attributes` and `vectors` are of the candidates; `shown` makes
+        what earlier pages held; `rules` stand behind those of the server.
+        """
+        call = slate_call(
+            user,
+            candidates,
+            length=length,
+            attributes=attributes,
+            vectors=vectors,
+            shown=shown,
+            rules=rules,
+            slots=slots,
+            consumed=consumed,
+            mode=mode,
+            unrestricted=unrestricted,
+            allow_short=allow_short,
+            seed=seed,
+            explain=explain,
+            query_time=query_time,
+            history=history,
+            deadline_ms=deadline_ms,
+            hint=hint,
         )
         return await self._call(call, request_id, traceparent)
 

@@ -68,6 +68,8 @@ class Walk(Protocol):
         relaxations: what was given up to make that possible.
         priced: whether a soft rule applies, that is whether `price` has anything to say.
         budget_hits: how often an exact search gave up at its node budget (`lookahead_budget`).
+        first: the list of the lowest allowed column at each position, int32 [length], where it is known by
+            now; None where it is not, or where it ends before the last position.
     """
 
     @property
@@ -81,6 +83,9 @@ class Walk(Protocol):
 
     @property
     def budget_hits(self) -> int: ...
+
+    @property
+    def first(self) -> Int32 | None: ...
 
     def start(self) -> Marks:
         """One empty list (B = 1) behind what was shown."""
@@ -215,6 +220,12 @@ class FreeWalk:
     @property
     def budget_hits(self) -> int:
         return 0
+
+    @property
+    def first(self) -> Int32 | None:
+        if self.favoured is not None:
+            return None
+        return np.flatnonzero(self.fresh)[: self.length].astype(np.int32)
 
     def start(self) -> Marks:
         marks = Marks(np.zeros((1, len(self.fresh)), dtype=bool))

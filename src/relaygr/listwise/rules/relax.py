@@ -112,6 +112,8 @@ class _Opening:
             if rescued is None:
                 return None
             picks = rescued
+        else:
+            walk.know_first(picks)
         walk.witness = picks
         return walk
 

@@ -52,6 +52,7 @@ class RuleWalk:
         self._nodes, self._favoured, self._at_least = nodes, favoured, at_least
         self.length, self.relaxations, self.witness = ground.length, relaxations, witness
         self._hits = 0
+        self._first: Int32 | None = None
         hard = [rule for rule in rules if not isinstance(rule, Relaxable) or not rule.price]
         soft = [rule for rule in rules if isinstance(rule, Relaxable) and rule.price]
         self._hard = compile_rules(hard, ground, pins_of(hard, ground))
@@ -70,6 +71,14 @@ class RuleWalk:
     @property
     def budget_hits(self) -> int:
         return self._hits
+
+    @property
+    def first(self) -> Int32 | None:
+        return self._first
+
+    def know_first(self, picks: Int32) -> None:
+        """Take over the list of the lowest allowed columns from whoever made it."""
+        self._first = picks
 
     def count_hits(self, hits: int) -> None:
         """Add what other searches of the same request gave up on."""
