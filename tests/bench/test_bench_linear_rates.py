@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +21,11 @@ from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.engine.generation.generator import Generator
 from relaygr.engine.generation.scheduler import GenerateScheduler
+from relaygr.memory.records import BeamRecords, RecordPool
+from relaygr.memory.recurrent import PromptState
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.linear_config import LinearConfig
+from relaygr.models.decoder.state_beams import StateBeams
 
 SMALL = msgspec.structs.replace(
     SHAPE,
@@ -39,8 +41,9 @@ def generators() -> tuple[Generator, Generator, StatesDecoder]:
     """With a state a beam, with records; the first one's decoder."""
     states, catalogues = StatesDecoder(SMALL), make_catalogues(SPEC.sids, 0)
     memory = {"device_bytes": 8 * MIB, "beam_bytes": 8 * MIB}
+    rows = {"beam_width": 16, "max_beam_width": 16, "max_beam_rows": 16}
     made = [
-        make_generator(decoder.init_weights(0).requires_grad_(False), catalogues, **memory)
+        make_generator(decoder.init_weights(0).requires_grad_(False), catalogues, **memory, **rows)
         for decoder in (states, Decoder(SMALL))
     ]
     return made[0], made[1], states
@@ -65,16 +68,30 @@ def test_both_give_the_same_answers_and_memory_is_used_again() -> None:
     for one, other in zip(wanted, got, strict=True):
         assert [sid for sid, _ in one] == [sid for sid, _ in other]
         assert [score for _, score in one] == pytest.approx([score for _, score in other], abs=1e-5)
-    gc.collect()
-    before = len(decoder.free)
-    assert 1 <= before <= 6
-    state = decoder.empty_state()
-    assert state is not None
-    with torch.inference_mode():
-        for _ in range(3):
-            decoder.state_beams(state)
-            gc.collect()
-    assert len(decoder.free) == before
+    assert 1 <= len(decoder.lent) <= 4  # 6 requests of up to 9 beams, of which that many run at a time
+    assert all(records.released for _, records in decoder.lent)
+
+
+def test_states_are_used_again_when_their_request_is_over() -> None:
+    decoder, layout = StatesDecoder(SMALL), SMALL.recurrent_layout(torch.float32)
+    assert layout is not None
+    pool, state = RecordPool(layout, 100 * layout.slot_bytes.total), PromptState(layout)
+
+    def lent() -> tuple[StateBeams, BeamRecords]:
+        records = pool.reserve((3,))
+        assert records is not None
+        return decoder.state_beams(state, records), records
+
+    (first, its), (second, other) = lent(), lent()
+    assert first is not second
+    its.release()
+    (third, _), (fourth, _) = lent(), lent()
+    assert third is first
+    assert fourth is not first
+    assert fourth is not second
+    other.release()
+    assert lent()[0] is second
+    assert len(decoder.lent) == 3
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,8 @@ Everything else is the same: weights, catalogue, scheduler, one request at a tim
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from relaygr.bench.beam_case import Prompts, make_catalogues, make_generator
 from relaygr.bench.beam_highest import Effort, RateFound, highest_rate
@@ -58,38 +55,30 @@ class StateRatesSpec:
             raise ConfigError("--target-ms", f"{self.target_ms:g} must be positive")
 
 
-class _Lent:
-    """States of one request, until it is forgotten."""
-
-    def __init__(self, states: MaterialisedStates) -> None:
-        self._states = states
-
-    def convolve(self, layer: int, x: Tensor, weight: Tensor, anc: Tensor) -> Tensor:
-        return self._states.convolve(layer, x, weight, anc)
-
-    def step(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, anc: Tensor
-    ) -> Tensor:
-        return self._states.step(layer, q, k, v, log_decay, beta, anc)
-
-
 class StatesDecoder(Decoder):
     """A decoder whose beams have a state each, in memory that requests leave to those after them.
 
     Changes: keeps as much of it as requests ever held at a time.
+
+    Attributes:
+        lent: states, and the records of the request that they belong to until those are released.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__(config)
-        self.free: list[MaterialisedStates] = []
+        self.lent: list[tuple[MaterialisedStates, BeamRecords]] = []
 
     def state_beams(self, state: PromptState, records: BeamRecords | None = None) -> StateBeams:
         assert self.config.linear is not None
-        states = self.free.pop() if self.free else MaterialisedStates(self.config.linear.spec, state)
-        states.restart(state)
-        lent = _Lent(states)
-        weakref.finalize(lent, self.free.append, states)
-        return lent
+        assert records is not None
+        for place, (states, owner) in enumerate(self.lent):
+            if owner.released:
+                self.lent[place] = states, records
+                states.restart(state)
+                return states
+        made = MaterialisedStates(self.config.linear.spec, state)
+        self.lent.append((made, records))
+        return made
 
 
 def measure_state_rates(
