@@ -32,10 +32,12 @@ def read_linear(keys: Keys, layers: int) -> LinearConfig:
     if experts != 0 or isinstance(experts, bool):
         raise keys.refuse("num_experts", f"{experts!r}: mixtures of experts are not implemented, only 0 is")
     shape = {field: keys.count(key, default) for key, (field, default) in _DEFAULTS.items()}
+    kinds = _kinds(keys, layers)
     try:
-        return LinearConfig(layer_types=_kinds(keys, layers), **shape)
+        return LinearConfig(layer_types=kinds, **shape)
     except ConfigError as error:
-        raise ConfigError(str(keys.path), str(error)) from error
+        published = {f"linear.{field}": key for key, (field, _) in _DEFAULTS.items()}
+        raise keys.refuse(published[error.path], str(error).removeprefix(f"{error.path}: ")) from error
 
 
 def write_linear(linear: LinearConfig) -> dict[str, Any]:
