@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
+import torch
 from fake_door import FakeServer, highest_of_one_lane
 
 from relaygr.bench.beam_case import make_decoder
@@ -137,6 +139,16 @@ def test_the_start_grows_with_the_time_there_is_to_wait() -> None:
     assert 0.94 < shares[-1] <= 0.95
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """The products are tiny; threads would only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_all_variants_answer_and_are_tabled() -> None:
     """Without time for a load, so that all have upper bounds."""
     decoder = make_decoder("fp32", 0)

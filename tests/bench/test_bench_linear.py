@@ -8,45 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from no_machine import MACHINE, NoProbe
 
 from relaygr.bench import linear
 from relaygr.bench.linear import LinearReport, LinearSpec, quick_report
 from relaygr.bench.linear_decode import SHAPE, DecodeBench, EndToEndCell
 from relaygr.bench.linear_operator import OperatorCase, OperatorShape, Spread
-from relaygr.bench.machine import Machine, MatrixGflops, MatrixGflopsByRoute, RouteGflops
+from relaygr.bench.linear_prefill import only_linear
 from relaygr.cli.main import main
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.kernels.recurrent import FAMILIES
 from relaygr.kernels.recurrent_select import choose_recurrent
 from relaygr.memory.recurrent import LinearBytes
 from relaygr.models.decoder.linear_config import LinearConfig
-
-MACHINE = Machine(
-    cpu="some",
-    features=(),
-    cores=1,
-    threads=1,
-    memory_bytes=None,
-    matrix_gflops=MatrixGflops(),
-    matrix_gflops_by_route=MatrixGflopsByRoute(),
-    copy_gb_s=1.0,
-    torch="2",
-    python="3",
-    system="some",
-)
-
-
-class NoProbe:
-    """Takes no time."""
-
-    def __init__(self, dtype: str) -> None:
-        assert dtype == "fp32"
-
-    def measure(self, repeats: int) -> None:
-        assert repeats > 0
-
-    def rates(self) -> RouteGflops:
-        return RouteGflops(1.0)
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +29,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> object:
     monkeypatch.setattr(linear, "MatrixProbe", NoProbe)
     monkeypatch.setattr(linear, "describe_machine", lambda _: MACHINE)
     monkeypatch.setattr(linear, "DecodeBench", small_bench)
+    monkeypatch.setattr(linear, "only_linear", lambda: only_linear(SMALL))
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -84,7 +59,7 @@ def run(*arguments: str) -> None:
 def test_the_report_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "report.json"
     sizes = ["--widths", "5,20", "--dims", "16", "--heads", "2", "--rounds", "2,3", "--runs", "5"]
-    decode = ["--decode-widths", "4,9", "--prompts", "7,30"]
+    decode = ["--decode-widths", "4,9", "--prompts", "7,30", "--prefills", "9,1100"]
     run("--family", "kda", "--json", str(file), *sizes, *decode)
     report = msgspec.json.decode(file.read_bytes(), type=LinearReport)
     assert [(c.rounds, c.width) for c in report.operator] == [(2, 5), (2, 20), (3, 5), (3, 20)]
@@ -110,25 +85,38 @@ def test_the_report_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         assert cell.index_bytes == 4 * 2 * cell.width
         assert cell.kv_bytes == 2 * 16 * 4 * (cell.prompt + 2 * cell.width)
         assert cell.replay_ratio is not None
-    assert "Searches" in capsys.readouterr().out
+    cell = report.prefill
+    assert cell is not None
+    assert (cell.layers, cell.tokens, cell.short.runs, cell.long.runs) == (2, (9, 1100), 5, 5)
+    assert cell.state_bytes == 2 * (2 * 16 * 16 + 3 * 64) * 4
+    assert cell.per_token_ratio == (cell.long.median_ms / 1100) / (cell.short.median_ms / 9)
+    shown = capsys.readouterr().out
+    assert "Searches" in shown
+    assert "1,100 tokens" in shown
 
 
 def test_searches_may_be_left_out(tmp_path: Path) -> None:
     file = tmp_path / "report.json"
     sizes = ["--widths", "5", "--dims", "16", "--heads", "2", "--rounds", "2", "--runs", "1"]
-    run("--json", str(file), "--decode-widths", "", *sizes)
-    assert msgspec.json.decode(file.read_bytes(), type=LinearReport).end_to_end == ()
+    run("--json", str(file), "--decode-widths", "", "--prefills", "", *sizes)
+    report = msgspec.json.decode(file.read_bytes(), type=LinearReport)
+    assert (report.end_to_end, report.prefill) == ((), None)
+    assert set(quick_report(report).values()) == {report.operator_ratio, None}
 
 
 def test_a_quick_report_has_the_ratios_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "relaygr.cli.bench_linear.QUICK", replace(linear.QUICK, dims=(16,), heads=(2,), prompts=(20,))
+        "relaygr.cli.bench_linear.QUICK",
+        replace(linear.QUICK, dims=(16,), heads=(2,), prompts=(20,), prefills=(5, 40)),
     )
     file = tmp_path / "report.json"
     run("--quick", "--json", str(file))
     found = msgspec.json.decode(file.read_bytes())
-    assert set(found) == {"operator_ratio", "end_to_end_ratio_min", "end_to_end_ratio_max"}
+    assert set(found) == {
+        *("operator_ratio", "end_to_end_ratio_min", "end_to_end_ratio_max", "prefill_per_token_ratio")
+    }
     assert found["operator_ratio"] > 0
+    assert found["prefill_per_token_ratio"] > 0
     assert found["end_to_end_ratio_min"] > 0
     assert found["end_to_end_ratio_max"] > 0
 
@@ -158,6 +146,7 @@ def test_ratios_end_to_end_are_of_the_decode_phase() -> None:
         "operator_ratio": None,
         "end_to_end_ratio_min": 2.0,
         "end_to_end_ratio_max": 3.0,
+        "prefill_per_token_ratio": None,
     }
     assert report.published_ratios == (1.54, 2.46)
 
@@ -177,12 +166,21 @@ def test_all_ways_read_the_same(family: str) -> None:
         ("--widths", {"widths": ()}),
         ("--dims", {"dims": (0,)}),
         ("--runs", {"runs": 0}),
+        ("--prefills", {"prefills": (0, 5)}),
         ("--threads", {"threads": 0}),
     ],
 )
 def test_options_are_checked(option: str, fields: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=option):
         LinearSpec(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["5", "1,2,3", "a,b", "0,5"])
+def test_prompts_come_in_pairs(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "linear", "--prefills", text])
+    assert ended.value.code == 2
+    assert "--prefills" in capsys.readouterr().err
 
 
 def test_the_kernel_is_chosen_by_device() -> None:

@@ -36,10 +36,12 @@ CELL = SelectionCell(
     candidates=123_456,
     columns=8192,
     runs=21,
-    prepare_ms=1.25,
+    prepare_ms=1.2,
     select_ms=5.5,
-    both_ms=6.75,
+    both_ms=6.8,
     denied_ms=9.0,
+    looped_ms=80.0,
+    sorted_ms=30.0,
 )
 RATE = RateFound(
     name="full sort",
@@ -96,7 +98,8 @@ def test_only_single_rounds(asked: list[BeamSpec], capsys: pytest.CaptureFixture
     (spec,) = asked
     assert (spec.sids, spec.peer_widths, spec.scaling, spec.rates.limit_s) == ((), (), False, 0.0)
     assert spec.selection_widths == (256, 512)
-    assert "123,456" in capsys.readouterr().out
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "123,456" in line)
+    assert row.split() == ["256", "2", "level", "123,456", "1.2", "5.5", "6.8", "9.0", "80.0", "30.0"]
 
 
 def test_everything_and_the_quick_part_of_it(asked: list[BeamSpec]) -> None:

@@ -81,6 +81,21 @@ def test_resume(folders: dict[str, Path], capsys: pytest.CaptureFixture[str]) ->
     assert "train.within was 0.1, now 0.5" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("arch", ["hybrid", "linear"])
+def test_generators_with_linear_layers(
+    arch: str, folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = ("--events", folders["events"], "--sids", folders["sids"])
+    shape = ("--set", "train_generator.full_every=2", "--set", "train_generator.linear_key_dim=8")
+    limits = ("--arch", arch, "--max-steps", 1, *SMALL, *shape)
+    assert run("train", "generator", *data, "--out", tmp_path / "model", *limits) == 0
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert config["model_type"] == "qwen3_next"
+    assert config["layer_types"].count("full_attention") == (arch == "hybrid")
+    assert run("eval", "generator", "--model", tmp_path / "model", *data, "--max-requests", 4) == 0
+    assert "invalid share 0;" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("ranker", [False, True])
 def test_evaluation_prints_and_writes(
     folders: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], ranker: bool

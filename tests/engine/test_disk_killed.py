@@ -15,8 +15,10 @@ CHILD = Path(__file__).with_name("disk_child.py")
 
 def test_a_killed_process_leaves_nothing_wrong_and_nobody_who_was_forgotten(tmp_path: Path) -> None:
     lives, rng = dict.fromkeys(USERS, 0), random.Random(3)
-    found = 0
-    for seed in range(3):
+    found = kills = 0
+    # How much is on the disk by the time of a kill is the machine's choice.
+    while kills < 3 or (found < 3 and kills < 12):
+        seed, kills = kills, kills + 1
         told = ",".join(str(lives[user]) for user in USERS)
         command = [sys.executable, str(CHILD), str(tmp_path), str(seed), told]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
@@ -28,7 +30,8 @@ def test_a_killed_process_leaves_nothing_wrong_and_nobody_who_was_forgotten(tmp_
                 assert line, "it ended by itself"
                 said.append(line)
             child.kill()
-            said += child.stdout.readlines()
+            # A line that the kill cut off says nothing.
+            said += [line for line in child.stdout.readlines() if line.endswith("\n")]
         last = said[-1].split()
         for line in said:
             what, user = line.split()

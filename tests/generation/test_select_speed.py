@@ -33,4 +33,4 @@ def test_all_widths_levels_and_normalisations_are_measured() -> None:
         assert cell.candidates >= cell.width
         assert cell.columns == {"full": 64 + 3 * 8192, "level": 8192}.get(cell.normalization, cell.columns)
         assert 0 < cell.select_ms < cell.both_ms
-        assert cell.denied_ms > 0
+        assert min(cell.denied_ms, cell.looped_ms, cell.sorted_ms) > 0

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from relaygr.memory.beams import NoBeamKv
 from relaygr.memory.layout import KvLayout
 from relaygr.memory.pool import PagePool
-from relaygr.memory.stores import PagedKv, PrivateKv
+from relaygr.memory.stores import NoKv, PagedKv, PrivateKv
 
 LAYOUT = KvLayout(layers=2, heads=2, qk_dim=3, v_dim=5, dtype=torch.float32, page_tokens=4)
 
@@ -182,3 +183,19 @@ def test_a_gate_is_asked_before_rows_of_a_layer_are_touched() -> None:
         store.read(1, 5)
     assert store.filled(1) == 5
     assert not pool.keys[1].any()
+
+
+def test_what_a_model_without_keys_and_values_has_for_them_refuses_all_uses() -> None:
+    part = torch.zeros(2, 1, 4)
+    for call in (
+        lambda: NoKv().write(1, 0, part, part),
+        lambda: NoKv().read(1, 2),
+        lambda: NoBeamKv().write(1, 1, part, part),
+        lambda: NoBeamKv().keys(1),
+        lambda: NoBeamKv().values(1),
+        lambda: NoBeamKv().rows(torch.zeros(2, 1, dtype=torch.int32)),
+    ):
+        with pytest.raises(RuntimeError, match="keeps none"):
+            call()
+    NoBeamKv().release()
+    assert NoBeamKv().nbytes == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from decoder_cases import pool, store
@@ -11,17 +10,12 @@ from torch import Tensor
 
 from relaygr.generation.ancestors import Ancestors
 from relaygr.kernels.interface import KvStore
+from relaygr.memory.beams import NoBeamKv
 from relaygr.memory.records import BeamRecords, RecordPool
 from relaygr.memory.recurrent import PromptState
+from relaygr.memory.stores import NoKv
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.rows import BeamRows, BeamStore, PromptRow
-
-
-class NoKv:
-    """Of a model without full attention: any use is an error."""
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"keys and values of a model that has none: {name}")
 
 
 @dataclass
@@ -36,7 +30,7 @@ class Prompt:
 
 
 def empty(model: Decoder, tokens: int) -> Prompt:
-    kv = store(model, tokens) if model.config.full_layers else cast("KvStore", NoKv())
+    kv = store(model, tokens) if model.config.full_layers else NoKv()
     state = model.empty_state()
     assert state is not None
     return Prompt(kv, state)
@@ -58,10 +52,9 @@ class Beams:
     def __init__(self, model: Decoder, held: Prompt, widths: tuple[int, ...]) -> None:
         self.model, self.held, self.position = model, held, held.state.tokens
         self.ancestors, self.width = Ancestors(widths), max(widths)
-        own = None
-        if model.config.full_layers:
-            own = pool(model, sum(widths)).reserve(widths)
-        self.own: BeamStore = cast("BeamStore", NoKv()) if own is None else own
+        own = pool(model, sum(widths)).reserve(widths) if model.config.full_layers else NoBeamKv()
+        assert own is not None
+        self.own: BeamStore = own
         self.records = record_pool(model, sum(widths)).reserve(widths)
         assert self.records is not None
         self.linear = model.state_beams(held.state, self.records)

@@ -33,11 +33,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "rope part": ({"partial_rotary_factor": 0.5}, "rope_parameters.partial_rotary_factor"),
     "rope part, none": (
         {"rope_parameters": None, "partial_rotary_factor": 0.0},
-        "rope_parameters.*rope.part",
+        "config.json: partial_rotary_factor: 0.0 must be above 0",
     ),
-    "rope part, odd": ({"rope_parameters": None, "partial_rotary_factor": 0.1}, "head_dim.*3 are turned"),
-    "taps": ({"linear_conv_kernel_dim": 1}, "linear.taps"),
-    "value heads": ({"linear_num_value_heads": 3}, "linear.value_heads"),
+    "rope part, odd": (
+        {"rope_parameters": None, "partial_rotary_factor": 0.1},
+        "head_dim.*partial_rotary_factor 0.1 leaves 3",
+    ),
+    "taps": ({"linear_conv_kernel_dim": 1}, "config.json: linear_conv_kernel_dim: 1 must be"),
+    "value heads": ({"linear_num_value_heads": 3}, "config.json: linear_num_value_heads: 3 must be"),
     "value heads, text": ({"linear_num_value_heads": "4"}, "linear_num_value_heads"),
     "window": ({"use_sliding_window": True}, "use_sliding_window"),
 }

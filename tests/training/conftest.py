@@ -22,6 +22,17 @@ def synth_events(tmp_path_factory: pytest.TempPathFactory) -> Events:
     return write_events(folder, synthesize(spec), name="synth", source="test", licence="CC0-1.0")
 
 
+@pytest.fixture(scope="session")
+def cyclic(tmp_path_factory: pytest.TempPathFactory) -> Events:
+    """Twelve users who go round in one of three circles of five items, one item a second."""
+    users = np.repeat(np.arange(12), 60)
+    step = np.tile(np.arange(60), 12)
+    items = 10 * (users % 3) + (step + users) % 5
+    table = EventTable([f"u{i}" for i in range(12)], users, items, 1000 + 7 * step, np.ones_like(step))
+    folder = tmp_path_factory.mktemp("cyclic") / "events"
+    return write_events(folder, table, name="cyclic", source="test", licence="CC0-1.0")
+
+
 @pytest.fixture
 def make_events(tmp_path: Path) -> MakeEvents:
     """A data set from (user, item, second) triples."""

@@ -8,15 +8,13 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tiny_generators import TINY, sids_of, trainer
 from tiny_runs import MakeEvents
 
-from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.core.errors import ConfigError
 from relaygr.data.dataset import Events
 from relaygr.data.split import temporal_split
 from relaygr.generation.recipe import open_recipe
-from relaygr.generation.sids.build import SemanticIds, build_sids
-from relaygr.generation.sids.quantise import SidConfig
 from relaygr.kernels.cpu.beams import CpuBeams
 from relaygr.kernels.reference.beams import ReferenceBeams
 from relaygr.models.decoder.huggingface import open_decoder
@@ -32,53 +30,9 @@ from relaygr.training.sid_retrieval import SidRetriever
 from relaygr.training.sid_task import recipe_of, served_index, wanted_items
 from relaygr.training.sid_windows import WindowSource, WindowSpec
 
-TINY = TrainGeneratorConfig(
-    layers=2,
-    hidden=16,
-    heads=2,
-    kv_heads=2,
-    head_dim=8,
-    mlp=24,
-    max_items=8,
-    min_items=4,
-    batch_windows=8,
-    max_minutes=60.0,
-    max_steps=9,
-    warmup_steps=2,
-    lr=1e-2,
-    eval_every_steps=3,
-    eval_requests=10,
-    eval_width=8,
-    patience=0,
-)
-
 
 class KilledError(Exception):
     """Stands for a process that ends between two steps."""
-
-
-def sids_of(events: Events, sizes: tuple[int, ...] = (8, 8)) -> SemanticIds:
-    items = np.unique(events.item_ids)
-    points = np.random.default_rng(0).standard_normal((len(items), 6)).astype(np.float32)
-    return build_sids(items, points, SidConfig(sizes=sizes, collision="digit", passes=3))
-
-
-def trainer(events: Events, out: Path, resume: bool = False, **changes: object) -> GeneratorTrainer:
-    config = msgspec.structs.replace(TINY, **changes)
-    return GeneratorTrainer(events, sids_of(events), "digest", out, config, CpuBeams(), resume)
-
-
-@pytest.fixture(scope="module")
-def cyclic(tmp_path_factory: pytest.TempPathFactory) -> Events:
-    """Twelve users who go round in one of three circles of five items, one item a second."""
-    from relaygr.data.write import EventTable, write_events
-
-    users = np.repeat(np.arange(12), 60)
-    step = np.tile(np.arange(60), 12)
-    items = 10 * (users % 3) + (step + users) % 5
-    table = EventTable([f"u{i}" for i in range(12)], users, items, 1000 + 7 * step, np.ones_like(step))
-    folder = tmp_path_factory.mktemp("cyclic") / "events"
-    return write_events(folder, table, name="cyclic", source="test", licence="CC0-1.0")
 
 
 def test_a_generator_learns_and_beats_popularity(cyclic: Events, tmp_path: Path) -> None:

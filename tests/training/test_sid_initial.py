@@ -8,6 +8,7 @@ import torch
 
 from relaygr.models.decoder.config import DecoderConfig, RopeConfig
 from relaygr.models.decoder.decoder import Decoder
+from relaygr.models.decoder.linear_config import LinearConfig
 from relaygr.training.sid_initial import start_from_repeating
 
 
@@ -62,3 +63,47 @@ def test_a_seed_gives_one_start() -> None:
     first, second, third = (model.layers[1].output.weight for model in models)
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
+
+
+LINEAR, FULL = "linear_attention", "full_attention"
+
+
+def linear(*kinds: str, **shape: int) -> Decoder:
+    layers = LinearConfig(
+        layer_types=kinds,  # type: ignore[arg-type]
+        **{"key_heads": 2, "value_heads": 2, "key_dim": 128, "value_dim": 64} | shape,
+    )
+    return fresh(family="qwen3_next", num_layers=len(kinds), linear=layers)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "shape"),
+    [
+        ((LINEAR, FULL), {}),
+        ((LINEAR, LINEAR, FULL, LINEAR), {"key_dim": 8, "value_heads": 4}),
+        ((LINEAR,), {}),
+        ((LINEAR, LINEAR), {"key_heads": 1, "value_heads": 2}),
+        ((FULL, FULL, LINEAR), {}),
+    ],
+    ids=str,
+)
+def test_fresh_models_with_linear_layers_repeat(kinds: tuple[str, ...], shape: dict[str, int]) -> None:
+    model = linear(*kinds, **shape)
+    assert guessed(model) < 0.1
+    start_from_repeating(model, 0)
+    assert guessed(model) > 0.7
+
+
+@pytest.mark.parametrize("shape", [{"taps": 2}, {"key_dim": 3}, {"value_dim": 4}], ids=str)
+def test_linear_layers_of_other_shapes_start_too(shape: dict[str, int]) -> None:
+    model = linear(LINEAR, LINEAR, **shape)
+    start_from_repeating(model, 0)
+    assert bool(torch.isfinite(model.train_logits(torch.arange(30)[None])).all())
+    assert model.layers[0].output.weight.any()
+    assert not model.layers[1].output.weight.any()
+
+
+def test_a_layer_without_room_for_a_comparison_starts_from_nothing_added() -> None:
+    model = linear(LINEAR, key_dim=1)
+    start_from_repeating(model, 0)
+    assert not model.layers[0].output.weight.any()

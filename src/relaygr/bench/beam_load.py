@@ -85,7 +85,7 @@ class RatePoint(msgspec.Struct, frozen=True, kw_only=True):
         failed: ended in an error, or never.
         sent_late: left more than 2 ms after their time.
         target_ms: of P99; None if there is none.
-        seconds: that the load took; others_cores: that other processes used meanwhile.
+        seconds: that the load took; others_cores: that other processes used meanwhile, to a few hundredths.
     """
 
     rate_per_s: float
@@ -171,7 +171,7 @@ def play(
     load.wait(give_up_ms / 1000)
     seconds = load.now_s()
     others_s = watch.others_s() - others_s
-    point = load.point(rate_per_s, seconds, others_s / seconds)
+    point = load.point(rate_per_s, seconds, max(others_s, 0.0) / seconds)
     load.cancel()
     _settle(door, first + count, watch)
     return point

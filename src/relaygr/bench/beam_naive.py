@@ -15,7 +15,9 @@ from torch import Tensor
 
 from relaygr.engine.generation.seats import GenerateSeat
 from relaygr.generation.ancestors import Ancestors
-from relaygr.generation.catalogue.index import CatalogueIndex
+from relaygr.generation.catalogue.index import CatalogueIndex, Int64s
+from relaygr.generation.columns import HeadPlan
+from relaygr.generation.normalise import Normalization
 from relaygr.generation.prepare import Pool
 from relaygr.generation.search import Search
 from relaygr.generation.select import select
@@ -41,22 +43,29 @@ class HostMaskSearch(Search[GenerateSeat]):
     """Finds the children of every beam one by one, in Python."""
 
     def prepare(self) -> Pool:
-        plan, level = self.plan, self.level
-        ptr, level_codes = plan.index.ptr[level - 1], plan.index.codes[level - 1]
-        parents = self.rounds[-1].nodes.tolist() if self.rounds else [0]
-        nodes: list[int] = []
-        codes: list[int] = []
-        starts = [0]
-        for parent in parents:
-            for node in range(int(ptr[parent]), int(ptr[parent + 1])):
-                nodes.append(node)
-                codes.append(int(level_codes[node]))
-            starts.append(len(nodes))
-        found = np.array(codes, np.int64)
-        head = plan.heads.of(level, plan.normalization, found)
-        rows = np.repeat(np.arange(len(parents)) * head.width, np.diff(starts))
-        place = found if head.place is None else head.place[found]
-        return Pool(level, np.array(nodes, np.int64), found, np.array(starts, np.int64), head, rows + place)
+        plan = self.plan
+        parents = self.rounds[-1].nodes if self.rounds else np.zeros(1, np.int64)
+        return prepare_one_by_one(plan.index, self.level, parents, plan.heads, plan.normalization)
+
+
+def prepare_one_by_one(
+    index: CatalogueIndex, level: int, parents: Int64s, heads: HeadPlan, normalization: Normalization
+) -> Pool:
+    """As `prepare`, without filters, by a loop over parents and children."""
+    ptr, level_codes = index.ptr[level - 1], index.codes[level - 1]
+    nodes: list[int] = []
+    codes: list[int] = []
+    starts = [0]
+    for parent in parents.tolist():
+        for node in range(int(ptr[parent]), int(ptr[parent + 1])):
+            nodes.append(node)
+            codes.append(int(level_codes[node]))
+        starts.append(len(nodes))
+    found = np.array(codes, np.int64)
+    head = heads.of(level, normalization, found)
+    rows = np.repeat(np.arange(len(parents)) * head.width, np.diff(starts))
+    place = found if head.place is None else head.place[found]
+    return Pool(level, np.array(nodes, np.int64), found, np.array(starts, np.int64), head, rows + place)
 
 
 def tree_of(index: CatalogueIndex) -> Tree:

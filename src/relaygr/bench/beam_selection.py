@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from relaygr.bench.beam_case import SIZES, SPECIALS
+from relaygr.bench.beam_naive import prepare_one_by_one
 from relaygr.generation.catalogue.build import build_index
 from relaygr.generation.catalogue.filters import Filter, Wanted, make_filter
 from relaygr.generation.catalogue.index import CatalogueIndex, Int64s
@@ -25,6 +26,7 @@ from relaygr.generation.normalise import Normalization
 from relaygr.generation.prepare import prepare
 from relaygr.generation.select import select
 
+_PLAIN_RUNS = 5
 _SPREAD = 3.0  # of logits
 _DENIED_STEP = 750  # every so many-th item is denied: 2,000 of 1.5 million
 
@@ -37,6 +39,7 @@ class SelectionCell(msgspec.Struct, frozen=True, kw_only=True):
         prepare_ms: finding the candidates and where their logits stand; select_ms: choosing of them.
         both_ms: median of the sums.
         denied_ms: as `both_ms`, where the request denies one item in 750.
+        looped_ms: candidates found one by one in Python; sorted_ms: chosen by sorting all of them.
     """
 
     sids: int
@@ -50,6 +53,8 @@ class SelectionCell(msgspec.Struct, frozen=True, kw_only=True):
     select_ms: float
     both_ms: float
     denied_ms: float
+    looped_ms: float
+    sorted_ms: float
 
 
 class SelectionCase:
@@ -91,8 +96,13 @@ class SelectionCase:
         # A filter may leave fewer columns.
         columns = prepare(self.index, level, parents, self._heads, normalization, self._filter).head.width
         denied = torch.randn(len(parents), columns, generator=draws) * _SPREAD
-        plain = _timed(lambda: once(None), runs)
-        filtered = _timed(lambda: once(self._filter), runs)
+        index, heads = self.index, self._heads
+        looped = _timed(lambda: prepare_one_by_one(index, level, parents, heads, normalization), _PLAIN_RUNS)
+        ordered = _timed(
+            lambda: select(pool, scores, logits, width, normalization, method="sort"), _PLAIN_RUNS
+        )
+        plain = [once(None) for _ in range(runs + 1)][1:]
+        filtered = [once(self._filter) for _ in range(runs + 1)][1:]
         return SelectionCell(
             sids=self.index.n_sids,
             width=width,
@@ -105,6 +115,8 @@ class SelectionCase:
             select_ms=statistics.median(second for _, second in plain),
             both_ms=statistics.median(map(sum, plain)),
             denied_ms=statistics.median(map(sum, filtered)),
+            looped_ms=looped,
+            sorted_ms=ordered,
         )
 
 
@@ -127,9 +139,14 @@ def measure_selection(
         torch.set_num_threads(threads)
 
 
-def _timed(once: Callable[[], tuple[float, float]], runs: int) -> list[tuple[float, float]]:
-    once()
-    return [once() for _ in range(runs)]
+def _timed(call: Callable[[], object], runs: int) -> float:
+    """Median milliseconds of the thread, after a call that does not count."""
+    times = []
+    for _ in range(runs + 1):
+        began = time.thread_time()
+        call()
+        times.append((time.thread_time() - began) * 1e3)
+    return statistics.median(times[1:])
 
 
 def _skewed_index(sids: int, seed: int) -> CatalogueIndex:

@@ -9,8 +9,11 @@ from typing import Any
 import msgspec
 import torch
 
+from relaygr.bench.beam_highest import RateFound
 from relaygr.bench.linear_decode import DecodeBench, EndToEndCell
 from relaygr.bench.linear_operator import OperatorCase, OperatorCell, OperatorShape
+from relaygr.bench.linear_prefill import PrefillCase, PrefillCell, only_linear
+from relaygr.bench.linear_rates import StateRatesSpec, measure_state_rates
 from relaygr.bench.machine import Machine, MatrixGflopsByRoute, MatrixProbe, describe_machine
 from relaygr.core.errors import ConfigError
 from relaygr.kernels.recurrent import FAMILIES, Family
@@ -30,6 +33,8 @@ class LinearSpec:
         family: of the recurrence.
         widths, dims, heads, rounds: the operator's grid; dims are dk and dv, heads are key and value heads.
         decode_widths, prompts: of the searches on a hybrid decoder; no widths leave them out.
+        prefills: prompt tokens, short and long, of a decoder of linear layers only; 0 leaves them out.
+        rates: of requests under load, and nothing else; None is all the rest.
         runs: of each cell, after one that does not count.
         replay: also measure beams that replay their suffix.
         threads: of the products.
@@ -45,6 +50,8 @@ class LinearSpec:
     rounds: tuple[int, ...] = (2, 3)
     decode_widths: tuple[int, ...] = (64, 128, 256, 512)
     prompts: tuple[int, ...] = (512, 2048, 8192, 16384)
+    prefills: tuple[int, int] = (1024, 16384)
+    rates: StateRatesSpec | None = None
     runs: int = 5
     replay: bool = True
     threads: int = 1
@@ -58,6 +65,8 @@ class LinearSpec:
             if (not numbers and name != "decode_widths") or min(numbers, default=1) < 1:
                 name = name.replace("_", "-")
                 raise ConfigError(f"--{name}", f"{numbers} must be numbers of at least 1")
+        if self.prefills != (0, 0) and min(self.prefills) < 1:
+            raise ConfigError("--prefills", f"{self.prefills} must be two numbers of at least 1")
         for name in ("runs", "threads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"--{name}", f"{getattr(self, name)} must be at least 1")
@@ -73,6 +82,7 @@ QUICK = LinearSpec(
     runs=7,
     replay=False,
 )
+RATES = LinearSpec(rates=StateRatesSpec())
 
 
 class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +91,8 @@ class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         operator: one layer's attention alone, reorder included.
         end_to_end: the decode phase of whole searches; empty if not measured.
+        prefill: short and long prompts of linear layers only; None if not measured.
+        rates: the highest at a P99, the baseline first; empty if not measured.
         published_ratios: theirs, for comparison with `end_to_end`; the hardware is unknown.
     """
 
@@ -88,6 +100,8 @@ class LinearReport(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any]
     operator: tuple[OperatorCell, ...]
     end_to_end: tuple[EndToEndCell, ...] = ()
+    prefill: PrefillCell | None = None
+    rates: tuple[RateFound, ...] = ()
     published_ratios: tuple[float, float] = PUBLISHED_RATIOS
 
     @property
@@ -114,12 +128,19 @@ def bench_linear(spec: LinearSpec, tell: Tell) -> LinearReport:
     tell("measuring the machine")
     probe = MatrixProbe("fp32")
     probe.measure(_RATE_REPEATS)
-    operator = _operator(spec, tell)
-    end_to_end = _end_to_end(spec, tell)
+    rates = () if spec.rates is None else measure_state_rates(spec.rates, spec.seed, tell)
+    operator = () if rates else _operator(spec, tell)
+    end_to_end = () if rates else _end_to_end(spec, tell)
+    prefill = None if rates else _prefill(spec, tell)
     probe.measure(_RATE_REPEATS)
     machine = describe_machine(MatrixGflopsByRoute(fp32=probe.rates()))
     return LinearReport(
-        machine=machine, spec=msgspec.to_builtins(spec), operator=operator, end_to_end=end_to_end
+        machine=machine,
+        spec=msgspec.to_builtins(spec),
+        operator=operator,
+        end_to_end=end_to_end,
+        prefill=prefill,
+        rates=rates,
     )
 
 
@@ -130,6 +151,7 @@ def quick_report(report: LinearReport) -> dict[str, float | None]:
         "operator_ratio": report.operator_ratio,
         "end_to_end_ratio_min": least,
         "end_to_end_ratio_max": most,
+        "prefill_per_token_ratio": None if report.prefill is None else report.prefill.per_token_ratio,
     }
 
 
@@ -157,3 +179,10 @@ def _end_to_end(spec: LinearSpec, tell: Tell) -> tuple[EndToEndCell, ...]:
             tell(f"search: {width} beams behind {prompt} tokens")
             cells.append(case.measure(width, spec.runs, spec.replay))
     return tuple(cells)
+
+
+def _prefill(spec: LinearSpec, tell: Tell) -> PrefillCell | None:
+    if not min(spec.prefills):
+        return None
+    tell(f"prompts of {spec.prefills[0]} and {spec.prefills[1]} tokens, linear layers only")
+    return PrefillCase(spec.prefills, spec.seed, only_linear()).measure(spec.runs)

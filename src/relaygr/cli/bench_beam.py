@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -156,13 +157,40 @@ def _others(cells: tuple[BeamCell, ...]) -> Table:
 
 
 def _selection(cells: tuple[SelectionCell, ...]) -> Table:
-    table = Table(title=f"milliseconds of a round over {cells[0].sids:,} ids, one core, logits given")
-    for name in ("W", "level", "scores", "candidates", "prepare", "select", "both", "some denied"):
+    table = Table(
+        title=f"milliseconds of a round over {cells[0].sids:,} ids, one core, logits given",
+        caption="both: prepare and select; denied: both, without one item in 750; looped: prepare, by a loop "
+        "in Python; sorted: select, by a sort of all",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    for name in (
+        "W",
+        "level",
+        "scores",
+        "candidates",
+        "prepare",
+        "select",
+        "both",
+        "denied",
+        "looped",
+        "sorted",
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     for cell in cells:
-        times = (cell.prepare_ms, cell.select_ms, cell.both_ms, cell.denied_ms)
-        described = (str(cell.width), str(cell.level), cell.normalization, f"{cell.candidates:,}")
-        table.add_row(*described, *(_ms(time) for time in times))
+        table.add_row(
+            str(cell.width),
+            str(cell.level),
+            cell.normalization,
+            f"{cell.candidates:,}",
+            _ms(cell.prepare_ms),
+            _ms(cell.select_ms),
+            _ms(cell.both_ms),
+            _ms(cell.denied_ms),
+            _ms(cell.looped_ms),
+            _ms(cell.sorted_ms),
+        )
     return table
 
 

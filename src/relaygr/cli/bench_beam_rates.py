@@ -9,8 +9,8 @@ from relaygr.bench.beam_highest import RateFound
 from relaygr.bench.beam_rates import NAIVE
 
 
-def rates_table(rates: tuple[RateFound, ...]) -> Table:
-    """A line a search; `of naive` compares what is kept at least with what the baseline cannot keep."""
+def rates_table(rates: tuple[RateFound, ...], baseline: str = NAIVE, short_name: str = NAIVE) -> Table:
+    """A line a search; the last column compares what is kept at least with what the baseline cannot keep."""
     others = max((point.others_cores for one in rates for point in one.points), default=0.0)
     table = Table(
         title=f"highest rates at which P99 is within {rates[0].target_ms:,.0f} ms",
@@ -21,11 +21,11 @@ def rates_table(rates: tuple[RateFound, ...]) -> Table:
         pad_edge=False,
         collapse_padding=True,
     )
-    for name in ("variant", "ids", "alone, ms", "at most", "rate, 1/s", "requests", "of naive"):
+    for name in ("variant", "ids", "alone, ms", "at most", "rate, 1/s", "requests", f"of {short_name}"):
         table.add_column(name, justify="left" if name == "variant" else "right", no_wrap=True)
-    base = next((one.below_per_s for one in rates if one.name == NAIVE), None)
+    base = next((one.below_per_s for one in rates if one.name == baseline), None)
     for one in rates:
-        ratio = one.keeps_per_s / base if base and one.keeps_per_s and one.name != NAIVE else None
+        ratio = one.keeps_per_s / base if base and one.keeps_per_s and one.name != baseline else None
         table.add_row(
             one.name,
             short(one.sids),

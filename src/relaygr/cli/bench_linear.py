@@ -10,16 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from relaygr.bench.linear import QUICK, LinearReport, LinearSpec, bench_linear, quick_report
+from relaygr.bench.linear import QUICK, RATES, LinearReport, LinearSpec, bench_linear, quick_report
 from relaygr.bench.linear_operator import OperatorCell
-from relaygr.cli.bench_linear_tables import decode_table, milliseconds
+from relaygr.bench.linear_rates import STATES, StateRatesSpec
+from relaygr.cli.bench_beam_rates import rates_table
+from relaygr.cli.bench_linear_tables import decode_table, milliseconds, prefill_line
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.kernels.recurrent import Family
 
-_DEFAULT = LinearSpec()
+_DEFAULT, _RATES = LinearSpec(), StateRatesSpec()
 
 
 def linear(
@@ -32,6 +34,10 @@ def linear(
     rounds: str = ",".join(map(str, _DEFAULT.rounds)),
     decode_widths: str = ",".join(map(str, _DEFAULT.decode_widths)),
     prompts: str = ",".join(map(str, _DEFAULT.prompts)),
+    prefills: str = ",".join(map(str, _DEFAULT.prefills)),
+    rates: bool = False,
+    load_s: float = _RATES.limit_s,
+    target_ms: float | None = None,
     runs: int = _DEFAULT.runs,
     replay: bool = _DEFAULT.replay,
     threads: int = _DEFAULT.threads,
@@ -43,8 +49,8 @@ def linear(
     Parameters
     ----------
     quick: bool
-        256 beams on 16 heads of 128 x 128, two rounds, and searches of 64 and 512 beams behind 2,048 tokens;
-        the JSON has the ratios only.
+        256 beams on 16 heads of 128 x 128, two rounds, searches of 64 and 512 beams behind 2,048 tokens, and
+        prompts of 1,024 and 16,384 tokens; the JSON has the ratios only.
     family: Family
         Recurrence: decayed, gated, delta (gated delta rule) or kda.
     widths: str
@@ -59,6 +65,16 @@ def linear(
         Beams of whole searches on a hybrid decoder of random weights; empty leaves them out.
     prompts: str
         Prompt tokens of these searches.
+    prefills: str
+        Two numbers: prompt tokens of a decoder of linear layers only, whose cost a token is compared; empty
+        leaves it out.
+    rates: bool
+        Measure only the highest rates at a P99 of requests behind the scheduler, 256 beams behind 1,024
+        tokens, with records and with a state for each beam.
+    load_s: float
+        Seconds of the search for each of these rates.
+    target_ms: float | None
+        Of P99; by default 2.5 times what a request with a state for each beam takes alone.
     runs: int
         Of each cell, in turns; the median counts.
     replay: bool
@@ -68,8 +84,12 @@ def linear(
     json: Path | None
         Also write the report to this file.
     """
-    spec = replace(QUICK, family=family, threads=threads, seed=seed)
-    if not quick:
+    if quick and rates:
+        raise ConfigError("--quick", "only one of --quick, --rates can be asked for")
+    spec = replace(QUICK if quick else RATES, family=family, threads=threads, seed=seed)
+    if rates:
+        spec = replace(spec, rates=replace(_RATES, limit_s=load_s, target_ms=target_ms))
+    elif not quick:
         spec = LinearSpec(
             family=family,
             widths=_numbers("--widths", widths),
@@ -78,6 +98,7 @@ def linear(
             rounds=_numbers("--rounds", rounds),
             decode_widths=_numbers("--decode-widths", decode_widths),
             prompts=_numbers("--prompts", prompts),
+            prefills=_pair("--prefills", prefills),
             runs=runs,
             replay=replay,
             threads=threads,
@@ -90,9 +111,15 @@ def linear(
     console = Console()
     machine = report.machine
     console.print(f"{machine.cpu}, {machine.threads} threads, fp32, {spec.family}", highlight=False)
-    console.print(_table(report))
+    if report.operator:
+        console.print(_table(report))
     if report.end_to_end:
         console.print(decode_table(report))
+    if report.prefill is not None:
+        console.print(prefill_line(report.prefill), highlight=False, soft_wrap=True)
+    if report.rates:
+        console.print(rates_table(report.rates, STATES, "states"))
+        return
     console.print(
         "MiB: of a request's records with the prompt's state, then of a state for each beam", markup=False
     )
@@ -103,6 +130,15 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(",") if text.strip())
     except ValueError:
         raise ConfigError(option, f"{text!r} must be whole numbers with commas between them") from None
+
+
+def _pair(option: str, text: str) -> tuple[int, int]:
+    match _numbers(option, text):
+        case ():
+            return 0, 0
+        case (short, long):
+            return short, long
+    raise ConfigError(option, f"{text!r} must be two numbers with a comma between them")
 
 
 def _table(report: LinearReport) -> Table:

@@ -1,4 +1,4 @@
-"""The table of whole searches of `relaygr bench linear`."""
+"""What `relaygr bench linear` prints of whole searches and of prompts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from rich.table import Table
 
 from relaygr.bench.linear import LinearReport
 from relaygr.bench.linear_decode import EndToEndCell
+from relaygr.bench.linear_prefill import PrefillCell
 from relaygr.core.units import MIB
 
 
@@ -27,6 +28,16 @@ def decode_table(report: LinearReport) -> Table:
     for cell in report.end_to_end:
         table.add_row(*_row(cell))
     return table
+
+
+def prefill_line(cell: PrefillCell) -> str:
+    """What a token costs in a long prompt, against a short one."""
+    (short, long), times = cell.tokens, (cell.short.median_ms, cell.long.median_ms)
+    return (
+        f"Prompts of {cell.layers} linear layers, no others: {short:,} tokens {milliseconds(times[0])} ms, "
+        f"{long:,} tokens {milliseconds(times[1])} ms, a token {cell.per_token_ratio:.2f} times as long; "
+        f"either leaves {cell.state_bytes / MIB:.1f} MiB behind"
+    )
 
 
 def milliseconds(value: float) -> str:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from relaygr.cli.steps import Steps
 from relaygr.config.load import load_config
 from relaygr.config.paths import check_folder
+from relaygr.config.train_generator import Arch
 from relaygr.data.dataset import open_events
 from relaygr.generation.sids.artefact import open_sids
 from relaygr.kernels.cpu.beams import CpuBeams
@@ -25,6 +26,7 @@ def generator(
     events: Path,
     sids: Path,
     out: Path,
+    arch: Arch | None = None,
     max_minutes: float | None = None,
     max_steps: int | None = None,
     seed: int | None = None,
@@ -43,6 +45,9 @@ def generator(
     out: Path
         Folder of the model, in the layout of Hugging Face, with generation.json that says how prompts are
         made; the weights of the best validation, and the state of the run.
+    arch: Arch | None
+        What the layers are: attention (Qwen3), hybrid (Qwen3-Next: three layers of linear attention to one of
+        full attention) or linear (linear attention only); short for `--set train_generator.arch=`.
     max_minutes: float | None
         Wall-clock limit; short for `--set train_generator.max_minutes=`.
     max_steps: int | None
@@ -58,7 +63,7 @@ def generator(
         A setting, `train_generator.key=value`; may be given more than once.
     """
     check_folder("--out", out)
-    short = {"max_minutes": max_minutes, "max_steps": max_steps, "seed": seed}
+    short = {"arch": arch, "max_minutes": max_minutes, "max_steps": max_steps, "seed": seed}
     overrides = [
         *set,
         *(f"train_generator.{name}={value}" for name, value in short.items() if value is not None),

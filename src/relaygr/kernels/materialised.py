@@ -70,10 +70,12 @@ class MaterialisedBeams:
         """x [W, C] behind each beam's window -> y [W, C] in the dtype of weight [C, taps]."""
         if self._rows is None or x.shape != (self._rows.shape[0], self._rows.shape[2]):
             raise ValueError(f"x: {tuple(x.shape)} does not fit the rows of {self._states.shape[0]} beams")
-        window = torch.cat((self._rows, x[:, None]), dim=1)
-        self._rows = window[:, 1:].contiguous()
-        y = torch.einsum("wtc,ct->wc", window.to(weight.dtype), weight)
-        return y if bias is None else y + bias
+        dtype, steps = weight.dtype, weight.t().contiguous()
+        y = x.to(dtype) * steps[-1]
+        for j in range(len(steps) - 1):
+            y.addcmul_(self._rows[:, j].to(dtype), steps[j])
+        self._rows = torch.cat((self._rows[:, 1:], x[:, None]), dim=1)
+        return y if bias is None else y.add_(bias)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor | None) -> Tensor:
         """One token of each beam, arguments as of `RecurrentKernel.beams` -> out [W, Hv, dv]."""

@@ -186,3 +186,27 @@ class BeamKv:
         if self._part is None:
             raise RuntimeError("beam slots were used after their release")
         return self._part
+
+
+class NoBeamKv:
+    """Of beams of a model without full-attention layers, which keep neither keys nor values.
+
+    Raises: RuntimeError for any use but `release`: no layer should have asked.
+    """
+
+    nbytes = 0
+
+    def write(self, layer: int, depth: int, k: Tensor, v: Tensor) -> None:
+        raise RuntimeError(f"beam slots of layer {layer} of a model that keeps none")
+
+    def keys(self, layer: int) -> Tensor:
+        raise RuntimeError(f"beam slots of layer {layer} of a model that keeps none")
+
+    def values(self, layer: int) -> Tensor:
+        raise RuntimeError(f"beam slots of layer {layer} of a model that keeps none")
+
+    def rows(self, anc: Tensor) -> Tensor:
+        raise RuntimeError("beam slots of a model that keeps none")
+
+    def release(self) -> None:
+        """Nothing is held."""

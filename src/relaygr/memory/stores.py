@@ -170,6 +170,19 @@ class PrivateKv:
         self._keys, self._values = keys, values
 
 
+class NoKv:
+    """Of a model without full-attention layers, which keeps neither keys nor values.
+
+    Raises: RuntimeError for any use: no layer should have asked.
+    """
+
+    def write(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        raise RuntimeError(f"keys and values of layer {layer} of a model that keeps none")
+
+    def read(self, layer: int, tokens: int) -> tuple[Tensor, Tensor]:
+        raise RuntimeError(f"keys and values of layer {layer} of a model that keeps none")
+
+
 def _check_range(start: int, end: int, filled: int, limit: int) -> None:
     if not 0 <= start <= filled:
         raise ValueError(f"start: {start} must be in [0, {filled}], rows must leave no gap")

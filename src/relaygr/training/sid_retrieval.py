@@ -21,10 +21,13 @@ from relaygr.generation.rounds import Feed, Rounds
 from relaygr.generation.search import Search, SearchPlan
 from relaygr.generation.sids.build import SemanticIds
 from relaygr.generation.widths import Widths
-from relaygr.memory.beams import BeamKv, BeamPool
-from relaygr.memory.stores import PrivateKv
+from relaygr.kernels.interface import KvStore
+from relaygr.memory.beams import BeamKv, BeamPool, NoBeamKv
+from relaygr.memory.records import BeamRecords, RecordPool
+from relaygr.memory.stores import NoKv, PrivateKv
 from relaygr.models.decoder.decoder import Decoder
 from relaygr.models.decoder.rows import BeamRows, PromptRow
+from relaygr.models.decoder.state_beams import StateBeams
 
 PAGE_TOKENS = 32
 
@@ -41,29 +44,55 @@ class _Beams:
 
     def __init__(self, model: Decoder, prompt_tokens: int, depths: int, width: int) -> None:
         self._model = model
-        layout = model.config.kv_layout(model.dtype, PAGE_TOKENS)
-        self._prompt = PrivateKv(layout, prompt_tokens)
         self._widths = (width,) * max(depths, 1)
-        slots = sum(self._widths)
-        sizes = (layout.layers, layout.heads, layout.qk_dim, layout.dtype)
-        self._pool = BeamPool(*sizes, slots * layout.token_bytes)
-        self._own: BeamKv | None = None
+        slots, config = sum(self._widths), model.config
+        self._prompt: PrivateKv | None = None
+        self._pool: BeamPool | None = None
+        if config.full_layers:
+            layout = config.kv_layout(model.dtype, PAGE_TOKENS)
+            self._prompt = PrivateKv(layout, prompt_tokens)
+            sizes = (layout.layers, layout.heads, layout.qk_dim, layout.dtype)
+            self._pool = BeamPool(*sizes, slots * layout.token_bytes)
+        linear = config.recurrent_layout(model.dtype)
+        self._records = None if linear is None else RecordPool(linear, slots * linear.slot_bytes.total)
+        self._own: BeamKv | NoBeamKv = NoBeamKv()
+        self._recorded: BeamRecords | None = None
+        self._linear: StateBeams | None = None
 
     def start(self, contexts: Sequence[_Prompt]) -> Tensor:
         (context,) = contexts
-        self._prompt.reset()
-        if self._own is not None:
-            self._own.release()
-        self._own = self._pool.reserve(self._widths)
-        return self._model.prefill([PromptRow(context.tokens, 0, self._prompt)])
+        self._own.release()
+        if self._prompt is not None:
+            self._prompt.reset()
+        if self._pool is not None:
+            own = self._pool.reserve(self._widths)
+            assert own is not None
+            self._own = own
+        state = self._model.empty_state()
+        hidden = self._model.prefill([PromptRow(context.tokens, 0, self._store, state)])
+        if state is not None:
+            self._linear = self._model.state_beams(state, self._new_records())
+        return hidden
 
     def step(self, feeds: Sequence[Feed[_Prompt]]) -> Tensor:
         (feed,) = feeds
         length = len(feed.context.tokens)
         place = length + feed.depth - 1
-        assert self._own is not None
-        row = BeamRows(feed.tokens, place, feed.depth, self._prompt, length, self._own, feed.anc)
+        row = BeamRows(feed.tokens, place, feed.depth, self._store, length, self._own, feed.anc, self._linear)
         return self._model.step([row])
+
+    @property
+    def _store(self) -> KvStore:
+        return NoKv() if self._prompt is None else self._prompt
+
+    def _new_records(self) -> BeamRecords:
+        """In place of those of the last request."""
+        assert self._records is not None
+        if self._recorded is not None:
+            self._recorded.release()
+        self._recorded = self._records.reserve(self._widths)
+        assert self._recorded is not None
+        return self._recorded
 
     def logits(self, hidden: Tensor, columns: Columns) -> Tensor:
         return self._model.logits(hidden, columns)

@@ -15,6 +15,7 @@ from relaygr.generation.catalogue.tokens import PromptTemplate, stacked
 from relaygr.generation.recipe import Recipe
 from relaygr.generation.sids.build import SemanticIds
 from relaygr.models.decoder.config import DecoderConfig, RopeConfig
+from relaygr.models.decoder.linear_config import LinearConfig, layer_kinds
 from relaygr.training.catalogue import Catalogue
 
 BEGIN_TOKEN = 0  # in front of every prompt
@@ -36,18 +37,35 @@ def recipe_of(sids: SemanticIds, digest: str, max_items: int) -> Recipe:
 
 def decoder_config(recipe: Recipe, config: TrainGeneratorConfig) -> DecoderConfig:
     """The shape of the model; the head is the embedding table, so that what was seen can be repeated."""
+    linear = linear_layers(config)
     return DecoderConfig(
-        family="qwen3",
+        family="qwen3" if linear is None else "qwen3_next",
         vocab_size=SPECIALS + sum(recipe.sizes),
         hidden_size=config.hidden,
         mlp_size=config.mlp,
-        num_layers=config.layers,
+        num_layers=config.depth,
         num_heads=config.heads,
         num_kv_heads=config.kv_heads,
         head_dim=config.head_dim,
         rope=RopeConfig(theta=ROPE_THETA),
         tie_embeddings=True,
         max_positions=recipe.max_prompt_tokens + recipe.levels,
+        linear=linear,
+    )
+
+
+def linear_layers(config: TrainGeneratorConfig) -> LinearConfig | None:
+    """Which layers are of linear attention, and their shape; None if there are none."""
+    if config.arch == "attention":
+        return None
+    every = config.full_every if config.arch == "hybrid" else config.depth + 1
+    return LinearConfig(
+        layer_types=layer_kinds(config.depth, every),
+        key_heads=config.linear_key_heads,
+        value_heads=config.linear_value_heads,
+        key_dim=config.linear_key_dim,
+        value_dim=config.linear_value_dim,
+        taps=config.conv_taps,
     )
 
 

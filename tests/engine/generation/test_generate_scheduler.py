@@ -342,8 +342,13 @@ def soak(count: int, mode: str) -> None:
         assert endings["NoneType"] > count / 2
         assert set(endings) <= {"NoneType", "GenerateCancelledError", "GenerateDeadlineError", "full"}
         await_true(lambda: scheduler.load().running == scheduler.load().waiting == 0)
-        after = backend.stats()
-        assert (after.seats, after.beam_bytes, after.scratch_bytes, after.pages.pinned_pages) == (0, 0, 0, 0)
+
+        def held() -> list[int]:
+            now = backend.stats()
+            return [now.seats, now.beam_bytes, now.scratch_bytes, now.pages.pinned_pages]
+
+        # Prompts that are encoded ahead, or were asked for by whom is gone, may still be on their way.
+        await_true(lambda: scheduler.load().prompts == 0 and not any(held()))
         await_true(lambda: backend.catalogues.status().pins == 0)
         backend._states.tiers.books.audit()
 

@@ -100,8 +100,10 @@ class DecoderConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         if self.num_heads % self.num_kv_heads:
             raise ConfigError("num_kv_heads", f"{self.num_kv_heads} must divide num_heads, {self.num_heads}")
         if self.rotary_dim < 2 or self.rotary_dim % 2:
-            turned = "" if self.rope.part == 1 else f", of which {self.rotary_dim} are turned,"
-            raise ConfigError("head_dim", f"{self.head_dim}{turned} must be even: it is rotated in pairs")
+            part = f", of which partial_rotary_factor {self.rope.part} leaves {self.rotary_dim},"
+            turned = "" if self.rope.part == 1 else part
+            told = f"{self.head_dim}{turned} must be even and above 0: it is rotated in pairs"
+            raise ConfigError("head_dim", told)
         if not 0 <= self.norm_eps < 1:
             raise ConfigError("norm_eps", f"{self.norm_eps} must be in [0, 1)")
         if self.family == "qwen2" and not self.attention_bias:

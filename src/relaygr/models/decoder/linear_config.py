@@ -14,6 +14,11 @@ from relaygr.memory.recurrent import RecurrentLayout
 LayerKind = Literal["linear_attention", "full_attention"]
 
 
+def layer_kinds(layers: int, every: int) -> tuple[LayerKind, ...]:
+    """All linear but for the last of every `every` layers."""
+    return tuple("linear_attention" if (i + 1) % every else "full_attention" for i in range(layers))
+
+
 class LinearConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Linear layers of one decoder.
 
@@ -38,7 +43,7 @@ class LinearConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             if getattr(self, name) < 1:
                 raise ConfigError(f"linear.{name}", f"{getattr(self, name)} must be at least 1")
         if self.value_heads % self.key_heads:
-            told = f"{self.value_heads} must be a multiple of key_heads, {self.key_heads}"
+            told = f"{self.value_heads} must be a multiple of the {self.key_heads} key heads"
             raise ConfigError("linear.value_heads", told)
         if self.taps < 2:
             raise ConfigError("linear.taps", f"{self.taps} must be at least 2: the token and one before it")

@@ -6,7 +6,7 @@ from typing import Any, cast, get_args
 
 from relaygr.core.errors import ConfigError
 from relaygr.models.decoder.keys import Keys
-from relaygr.models.decoder.linear_config import LayerKind, LinearConfig
+from relaygr.models.decoder.linear_config import LayerKind, LinearConfig, layer_kinds
 
 ROTARY_PART = 0.25  # of a head, if a file leaves it out
 HEAD_DIM = 256
@@ -32,10 +32,12 @@ def read_linear(keys: Keys, layers: int) -> LinearConfig:
     if experts != 0 or isinstance(experts, bool):
         raise keys.refuse("num_experts", f"{experts!r}: mixtures of experts are not implemented, only 0 is")
     shape = {field: keys.count(key, default) for key, (field, default) in _DEFAULTS.items()}
+    kinds = _kinds(keys, layers)
     try:
-        return LinearConfig(layer_types=_kinds(keys, layers), **shape)
+        return LinearConfig(layer_types=kinds, **shape)
     except ConfigError as error:
-        raise ConfigError(str(keys.path), str(error)) from error
+        published = {f"linear.{field}": key for key, (field, _) in _DEFAULTS.items()}
+        raise keys.refuse(published[error.path], str(error).removeprefix(f"{error.path}: ")) from error
 
 
 def write_linear(linear: LinearConfig) -> dict[str, Any]:
@@ -48,8 +50,7 @@ def write_linear(linear: LinearConfig) -> dict[str, Any]:
 def _kinds(keys: Keys, layers: int) -> tuple[LayerKind, ...]:
     kinds = keys.get("layer_types")
     if kinds is None:
-        every = keys.count("full_attention_interval", _INTERVAL)
-        return tuple("linear_attention" if (i + 1) % every else "full_attention" for i in range(layers))
+        return layer_kinds(layers, keys.count("full_attention_interval", _INTERVAL))
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise keys.refuse("layer_types", f"{kinds!r} must name the kind of each of {layers} layers")
     for kind in kinds:

@@ -74,6 +74,8 @@ def _read_one(keys: Keys, name: str | None, part: float | None) -> RopeConfig:
     try:
         return RopeConfig(**fields)
     except ConfigError as error:
+        if error.path == "rope.part":
+            raise keys.refuse(_PART, str(error).removeprefix("rope.part: ")) from error
         spelt = name or ("rope_theta" if error.path == "rope.theta" else "rope_parameters")
         raise keys.refuse(spelt, str(error)) from error
 

@@ -1,0 +1,1 @@
+"""Training and offline evaluation of slates."""
