@@ -47,13 +47,14 @@ class Case:
         return f"{self.traffic.regime}, {self.rank_taus:g} tau, {self.traffic.candidates} candidates"
 
     def parts(self) -> list[tuple[str, float]]:
-        """Its searches and their weights in time: the relay's loads are the slower to run.
+        """Its searches in their order, with weights in time.
 
         The baseline's come first: what the relay reached says little beside a baseline that is not known.
+        Loads for the relay's length are the slowest, as their rate is low, and come last.
         """
         bases = (("base", 1.0), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
-        lengths = (("inline length", 0.8), ("relay length", 2.5))
-        every = (*bases, *lengths, ("inline rate", 0.4), ("relay rate", 1.5))
+        inline = (("inline length", 0.8), ("inline rate", 0.4))
+        every = (*bases, *inline, ("relay rate", 1.5), ("relay length", 2.5))
         return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
 
@@ -109,12 +110,14 @@ class Confirming:
         if q0 is not None:
             # What passes at twice the rate passes.
             inline = await self._length("inline length", INLINE_FULL, q0, sim.lengths.inline, base_length)
-            relay = await self._length("relay length", RELAY_FULL, q0, sim.lengths.relay)
             length = int(inline.best) if inline.best is not None else None
-        if length is not None and base.best is not None:
-            assert q0 is not None
-            sure = q0 if relay is not None and (relay.best or 0) >= length else None
-            inline_rate, relay_rate = await self._rates(base, base_length, length, sim.rates, q0, sure)
+            if length is not None:
+                inline_rate, relay_rate = await self._rates(base, base_length, length, sim.rates, q0)
+            sure = length if relay_rate is not None and (relay_rate.best or 0.0) >= q0 else None
+            relay = await self._length("relay length", RELAY_FULL, q0, sim.lengths.relay, sure)
+            if relay_rate is not None and relay_rate.best is None and (relay.best or 0) >= (length or 0):
+                # What passes with a longer history passes.
+                relay_rate = msgspec.structs.replace(relay_rate, best=q0)
         return Confirmed(
             regime=self._base.regime,
             rank_taus=self._case.rank_taus,
@@ -152,22 +155,20 @@ class Confirming:
         base_length: int,
         length: int,
         simulated: Rates | None,
-        inline_sure: float,
-        relay_sure: float | None,
+        sure: float,
     ) -> tuple[Found, Found]:
-        """E2; with the base's length the baseline's rate is known already.
-
-        What passed with so long a history or a longer one in the searches before passes at their rate.
+        """E2; with the base's length the baseline's rate is known already, and with any that it passes at
+        `sure`.
         """
         assert base.best is not None
         inline = base
         if length != base_length:
             guess = base.best * (base_length / length) ** 2
             known = simulated.inline.best if simulated is not None else None
-            inline = await self._rate("inline rate", INLINE_FULL, length, guess, known, inline_sure)
+            inline = await self._rate("inline rate", INLINE_FULL, length, guess, known, sure)
         known = simulated.relay.best if simulated is not None else None
         start = known * (base.pace or 1.0) if known is not None else 3 * base.best
-        relay = await self._rate("relay rate", RELAY_FULL, length, start, known, relay_sure)
+        relay = await self._rate("relay rate", RELAY_FULL, length, start, known)
         return inline, relay
 
     async def _rate(
