@@ -7,7 +7,8 @@ import pytest
 
 from relaygr.core.errors import ConfigError
 from relaygr.training.slate.fit import StepTraining
-from relaygr.training.slate.gains import GainOptions, Measured, gains, summarise
+from relaygr.training.slate.gain_rows import GainOptions, Measured, summarise
+from relaygr.training.slate.gains import gains
 
 
 def test_a_quick_run() -> None:
