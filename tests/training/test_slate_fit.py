@@ -193,7 +193,7 @@ def test_position_offsets_are_recovered_and_dropped() -> None:
     world = World(msgspec.structs.replace(TINY, position_bias=1.0, similarity=0, repetition=0, exit=False))
     logs = explored_logs(world.requests(6000, 1), 1).logs
     config = world_config()
-    trained = train_step(config, logs, StepTraining(position_control=True))
+    trained = train_step(config, logs, StepTraining(epochs=40, position_control=True))
     assert trained.position is not None
     offsets, places = trained.position[0, :, 0], np.arange(10) / 9
     assert offsets[0] == 0
@@ -219,7 +219,7 @@ def test_random_exposures_reduce_the_bias_of_items() -> None:
 
 
 def item_bias(seed: int) -> list[float]:
-    """Without exposures and with: mean |predicted - true| watching of five groups of items, by ranker output."""
+    """Without exposures and with: mean |predicted - true| watching of items in five groups of outputs."""
     world = World(msgspec.structs.replace(TINY, bias=1.0, seed=seed))
     logs = explored_logs(world.requests(300, 1), 1).logs
     extra = random_exposures(world.requests(600, 2), 2, each=4)

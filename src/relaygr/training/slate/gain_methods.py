@@ -33,8 +33,14 @@ from relaygr.training.slate.world import VALUE, Requests, World
 
 FITTED = "over-fitted"
 _FITTING_EPOCHS = 4  # times those of Adam's default: this variant is meant to over-fit
-_TRADES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
-_STRENGTHS = {"dpp": (0.5, 1.0, 2.0, 4.0), "ssd": (0.25, 0.5, 1.0, 2.0)}
+_WINDOW = 4  # of windowed re-rankers: the last 3 picks, as in the world
+_RERANKERS: tuple[Generator, ...] = (
+    *(Mmr(trade=trade) for trade in (0.4, 0.5, 0.6, 0.7)),
+    *(Mmr(trade=trade, window=_WINDOW, positive=True) for trade in (0.4, 0.5, 0.6, 0.7)),
+    *(Dpp(strength=strength) for strength in (1.0, 2.0)),
+    *(Dpp(strength=strength, window=_WINDOW) for strength in (0.5, 1.0, 2.0)),
+    *(Ssd(strength=strength, window=_WINDOW) for strength in (1.0, 2.0, 3.0, 4.0, 6.0)),
+)
 _LEARNED = 1_000_003  # added to a seed: the requests that models are trained on
 _NEAR = 20  # candidates that searches of the over-fitted model look at, unless all
 _Stages = dict[Stage, Sequence[Generator]]
@@ -47,7 +53,7 @@ def measure(seed: int, options: GainOptions, observe: Observe = ignore) -> Measu
     bench = _Bench.of(world.requests(options.requests, seed), seed)
     bench.add((POINTWISE, None), bench.requests.pointwise())
     if options.rerankers:
-        for generator in rerankers():
+        for generator in _RERANKERS:
             observe(f"seed {seed}: {generator.name}")
             bench.add((generator.name, None), proposed(generator, bench.scenes))
     if options.oracle:
@@ -136,14 +142,16 @@ def _log_rows(bench: _Bench, logs: LoggedLists, options: GainOptions, observe: O
 
 
 def _choice_rows(bench: _Bench, logs: LoggedLists, options: GainOptions) -> None:
-    """Choice among the lists of one over-fitted model, by the mean or the lower bound of several.
+    """Choice by the lower bound of an ensemble; and among the lists of one over-fitted model, by several rules.
 
     By the model that searched and over all candidates, by the mean of an ensemble over the same lists, by its
     lower bound over them, and by its lower bound inside the trust region.
     """
     number = len(logs)
-    made = train_ensemble(_fitting(options), logs, options.members, _long(options, number))
-    members = [ListModel(one.model, VALUE) for one in made]
+    usual = _ensemble(world_config(), logs, options.members, options.training)
+    bench.beam(("member's greedy", number), Beam(usual[0], 1), usual[0])
+    bench.serve((f"bound of {len(usual)}", number), Slates(VALUE, usual[0], evaluator=Rescore(usual)))
+    members = _ensemble(_fitting(options), logs, options.members, _long(options, number))
     first = members[0]
     greedy, mmr = Beam(first, 1, _NEAR), Mmr()
     wide: _Stages = {
@@ -164,6 +172,10 @@ def _choice_rows(bench: _Bench, logs: LoggedLists, options: GainOptions) -> None
         bench.serve((f"{FITTED} {name}", number), slates, unrestricted)
 
 
+def _ensemble(config: StepConfig, logs: LoggedLists, members: int, training: StepTraining) -> list[ListModel]:
+    return [ListModel(one.model, VALUE) for one in train_ensemble(config, logs, members, training)]
+
+
 def _fitting(options: GainOptions) -> StepConfig:
     return fitting_config(options.world)
 
@@ -178,13 +190,6 @@ def ask(requests: Requests, n: int, unrestricted: bool = False) -> SlateAsk:
     return SlateAsk(
         request_id=f"{requests.users[n]}", length=requests.world.config.length, unrestricted=unrestricted
     )
-
-
-def rerankers() -> list[Generator]:
-    """MMR, DPP and SSD with every parameter that is tried."""
-    made: list[Generator] = [Mmr(trade=trade) for trade in _TRADES]
-    made += [Dpp(strength=strength) for strength in _STRENGTHS["dpp"]]
-    return [*made, *(Ssd(strength=strength) for strength in _STRENGTHS["ssd"])]
 
 
 def proposed(generator: Generator, scenes: Sequence[Scene]) -> Int32:
