@@ -142,7 +142,7 @@ def _log_rows(bench: _Bench, logs: LoggedLists, options: GainOptions, observe: O
 
 
 def _choice_rows(bench: _Bench, logs: LoggedLists, options: GainOptions) -> None:
-    """Choice by the lower bound of an ensemble; and among the lists of one over-fitted model, by several rules.
+    """Choice by an ensemble's lower bound, and among the lists of one over-fitted model by several rules.
 
     By the model that searched and over all candidates, by the mean of an ensemble over the same lists, by its
     lower bound over them, and by its lower bound inside the trust region.
