@@ -108,11 +108,12 @@ def test_the_command_writes_its_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "report.json"
-    small = "--candidates 30 --length 3 --widths 2 --tops 8 --requests 2 --checked 2 --beside 1 --worlds 1 --users 2 --processes 1"
+    small = "--candidates 30 --length 3 --widths 2 --tops 8 --requests 2 --checked 2 --beside 1"
+    small += " --worlds 1 --users 2 --processes 1"
     monkeypatch.setattr(
         slate,
         "_gain_options",
-        lambda spec: GainOptions(requests=spec.users, lists=(50,), members=1, probed=1),
+        lambda spec: GainOptions(requests=spec.users, lists=(20,), free=True, members=1, probed=1),
     )
     app(
         ["bench", "slate", *small.split(), "--json", str(file)],
@@ -122,9 +123,11 @@ def test_the_command_writes_its_report(
     found = msgspec.json.decode(file.read_bytes())
     assert len(found["cells"]) == 3
     assert found["beside"]["slate_ms"] > 0
-    assert {"default", "bound of 1"} < {row["method"] for row in found["gains"]["rows"]}
+    assert {"default", "bound of 1", "over-fitted bound of 1"} < {
+        row["method"] for row in found["gains"]["rows"]
+    }
     assert found["gains"]["margins"]
-    assert len(found["gains"]["cells"]) == 6
+    assert len(found["gains"]["cells"]) == 12
     out = capsys.readouterr().out
     assert "rules broken" in out
     assert "hstu-small" in out

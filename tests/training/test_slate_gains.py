@@ -59,10 +59,13 @@ def test_an_over_fitted_model_collapses_under_a_free_search_and_bounds_hold_it()
     free, greedy = report.row("over-fitted beam8 of all", 200), report.row("greedy", 200)
     assert free.gain < greedy.gain - 5
     assert free.inflation is not None
-    assert free.inflation > 1.2
-    mean, bound = report.row("over-fitted mean of 1 of all", 200), report.row("over-fitted bound of 2", 200)
+    assert free.inflation > 1.1
+    mean, bound = (
+        report.row("over-fitted choice of all by itself", 200),
+        report.row("over-fitted bound of 2", 200),
+    )
     assert bound.gain > mean.gain + 5
-    assert bound.gain >= report.row("over-fitted member's greedy", 200).gain - 1
+    assert bound.gain >= report.row("over-fitted greedy", 200).gain - 1
     by_cell = {(cell.fitted, cell.width, cell.candidates): cell for cell in report.cells}
     assert len(by_cell) == len(report.cells) == 12
     assert by_cell[True, 8, 40].inflation > by_cell[True, 8, 20].inflation
@@ -100,7 +103,7 @@ def test_options_are_checked() -> None:
     for change, name in (
         ({"requests": 0}, "requests"),
         ({"lists": (0,)}, "lists"),
-        ({"lists": (), "members": 5}, "lists"),
+        ({"members": 5}, "free"),
         ({"probed": -1}, "probed"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -128,9 +131,9 @@ def test_the_order_of_methods() -> None:
     assert free.inflation is not None
     assert free.inflation > 1.3
     # Choice by the lower bound of five inside the trust region, and by the mean over all candidates.
-    assert report.row("bound of 5", 600).gain >= report.row("member's greedy", 600).gain - 1
+    assert report.row("bound of 5", 600).gain >= report.row("greedy", 600).gain - 1
     bound, mean = report.row("over-fitted bound of 5", 600), report.row("over-fitted mean of 5 of all", 600)
-    alone = report.row("over-fitted member's greedy", 600).gain
+    alone = report.row("over-fitted greedy", 600).gain
     assert bound.gain >= alone - 1
     assert mean.gain < alone - 5
     for cell in report.cells:

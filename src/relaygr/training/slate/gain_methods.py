@@ -120,55 +120,53 @@ def _log_rows(bench: _Bench, logs: LoggedLists, options: GainOptions, observe: O
         bench.beam((beam.name, number), beam, model)
     if options.served:
         bench.serve((DEFAULT, number), Slates(VALUE, model))
-    smallest = number == min(options.lists)
-    models = [(False, model)]
-    if options.free:
-        bench.beam(("beam8 of all", number), Beam(model, 8, None), model)
-        observe(f"seed {seed}: the model that learns {number:,} lists by heart")
-        fitted = ListModel(train_step(_fitting(options), logs, _long(options, number)).model, VALUE)
-        models.append((True, fitted))
-        beams = (Beam(fitted, 1, _NEAR), Beam(fitted, 4, _NEAR), Beam(fitted, 8, None, name="beam8 of all"))
-        for beam in beams:
-            bench.beam((f"{FITTED} {beam.name}", number), beam, fitted)
-    if options.probed and smallest:
+    if not options.free:
+        return
+    observe(f"seed {seed}: the model that learns {number:,} lists by heart")
+    fitted = ListModel(train_step(_fitting(options), logs, _long(options, number)).model, VALUE)
+    bench.beam(("beam8 of all", number), Beam(model, 8, None), model)
+    for beam in (Beam(fitted, 1, _NEAR), Beam(fitted, 4, _NEAR), Beam(fitted, 8, None, name="beam8 of all")):
+        bench.beam((f"{FITTED} {beam.name}", number), beam, fitted)
+    if number > min(options.lists):
+        return
+    if options.probed:
         observe(f"seed {seed}: inflation")
-        for by_heart, each in models:
+        for each in (model, fitted):
             for width in _WIDTHS:
                 for top in (_NEAR, None):
-                    bench.cell(by_heart, number, each, width, top, options.probed)
-    if options.members and smallest:
+                    bench.cell(each is fitted, number, each, width, top, options.probed)
+    if options.members:
         observe(f"seed {seed}: choice by an ensemble")
-        _choice_rows(bench, logs, options)
+        _choice_rows(bench, logs, model, fitted, options)
 
 
-def _choice_rows(bench: _Bench, logs: LoggedLists, options: GainOptions) -> None:
-    """Choice by an ensemble's lower bound, and among the lists of one over-fitted model by several rules.
+def _choice_rows(
+    bench: _Bench, logs: LoggedLists, model: ListModel, fitted: ListModel, options: GainOptions
+) -> None:
+    """Choice among the lists of one model, which knows all users, by an ensemble of others of its kind.
 
-    By the model that searched and over all candidates, by the mean of an ensemble over the same lists, by its
-    lower bound over them, and by its lower bound inside the trust region.
+    The default by the ensemble's lower bound. Lists of the over-fitted model over all candidates by itself, by
+    mean and lower bound of the ensemble, and by that bound inside the trust region.
     """
     number = len(logs)
     usual = _ensemble(world_config(), logs, options.members, options.training)
-    bench.beam(("member's greedy", number), Beam(usual[0], 1), usual[0])
-    bench.serve((f"bound of {len(usual)}", number), Slates(VALUE, usual[0], evaluator=Rescore(usual)))
+    bench.serve((f"bound of {len(usual)}", number), Slates(VALUE, model, evaluator=Rescore(usual)))
     members = _ensemble(_fitting(options), logs, options.members, _long(options, number))
-    first = members[0]
-    greedy, mmr = Beam(first, 1, _NEAR), Mmr()
+    greedy, mmr = Beam(fitted, 1, _NEAR), Mmr()
     wide: _Stages = {
         Stage.GREEDY: (greedy,),
-        Stage.BEAM: (Beam(first, 8, None),),
+        Stage.BEAM: (Beam(fitted, 8, None),),
         Stage.GENERATORS: (mmr,),
     }
-    near: _Stages = {**wide, Stage.BEAM: (Beam(first, 4, _NEAR),)}
-    bench.beam((f"{FITTED} member's greedy", number), greedy, first)
-    mean, bound, alone, all_ = Choice(kappa=0.0), Choice(), Rescore([first]), Rescore(members)
+    near: _Stages = {**wide, Stage.BEAM: (Beam(fitted, 4, _NEAR),)}
+    mean, bound, alone, all_ = Choice(kappa=0.0), Choice(), Rescore([fitted]), Rescore(members)
     for name, generators, evaluator, choice, unrestricted in (
-        ("mean of 1 of all", wide, alone, mean, True),
+        ("choice of all by itself", wide, alone, mean, True),
         (f"mean of {len(members)} of all", wide, all_, mean, True),
         (f"bound of {len(members)} of all", wide, all_, bound, True),
         (f"bound of {len(members)}", near, all_, bound, False),
     ):
-        slates = Slates(VALUE, first, generators=generators, evaluator=evaluator, choice=choice)
+        slates = Slates(VALUE, fitted, generators=generators, evaluator=evaluator, choice=choice)
         bench.serve((f"{FITTED} {name}", number), slates, unrestricted)
 
 

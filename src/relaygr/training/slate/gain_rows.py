@@ -128,9 +128,10 @@ class GainOptions:
         rerankers, oracle: MMR, DPP and SSD; greedy and a beam of 8 that know the truth.
         free: a beam of 8 over all candidates, and with it the model that learns items by heart.
         served: the serving loop; without, greedy and beam alone, which is quicker.
-        members: of ensembles of the latter model on the smallest log, whose choice by mean and by lower
-            bound is compared; 0 for no such rows.
-        probed: requests of the table of inflation by width and pool, of the smallest log; 0 for no table.
+        members: of ensembles on the smallest log, whose choice by mean and by lower bound is compared; 0 for
+            no such rows, and with `free` only.
+        probed: requests of the table of inflation by width and pool, of the smallest log; 0 for no table, and
+            with `free` only.
     """
 
     requests: int = 1000
@@ -152,8 +153,8 @@ class GainOptions:
                 raise ConfigError(name, f"{getattr(self, name)} is below 0")
         if any(each < 1 for each in self.lists):
             raise ConfigError("lists", f"{list(self.lists)} must be numbers from 1 on")
-        if (self.members or self.probed) and not self.lists:
-            raise ConfigError("lists", "at least one log is needed for ensembles and for inflation")
+        if (self.members or self.probed) and not self.free:
+            raise ConfigError("free", f"is off, and members {self.members} and probed {self.probed} need it")
 
 
 def summarise(found: Sequence[Measured], options: GainOptions, seconds: float) -> GainsReport:
