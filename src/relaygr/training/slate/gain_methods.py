@@ -145,8 +145,8 @@ def _choice_rows(
 ) -> None:
     """Choice among the lists of one model, which knows all users, by an ensemble of others of its kind.
 
-    The default by the ensemble's lower bound. Lists of the over-fitted model over all candidates by itself, by
-    mean and lower bound of the ensemble, and by that bound inside the trust region.
+    The default by the ensemble's lower bound. Lists of the over-fitted model over all candidates by itself,
+    by mean and lower bound of the ensemble, and by that bound inside the trust region.
     """
     number = len(logs)
     usual = _ensemble(world_config(), logs, options.members, options.training)
