@@ -144,6 +144,7 @@ def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
     # These servers are far within the budget, so that steps are four times as large.
     assert [trial.rate for trial in confirmed.base.trials] == pytest.approx([40.0, 40.0 * 1.1**4])
     assert confirmed.base.best == pytest.approx(40.0 * 1.1**4)
+    assert confirmed.base.best is not None
     assert confirmed.q0 == pytest.approx(confirmed.base.best / 2)
     assert confirmed.inline_length is not None
     # 2,048 tokens passed at twice the rate already.
