@@ -12,6 +12,7 @@ import pytest
 from relay_stub import RelayStub
 from rich.console import Console
 
+from relaygr.bench.relay import ablation_rate_taus
 from relaygr.bench.relay_experiment import Case, Confirming, Effort
 from relaygr.bench.relay_ground import Ground
 from relaygr.bench.relay_loads import Loads
@@ -144,6 +145,7 @@ def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
     # These servers are far within the budget, so that steps are four times as large.
     assert [trial.rate for trial in confirmed.base.trials] == pytest.approx([40.0, 40.0 * 1.1**4])
     assert confirmed.base.best == pytest.approx(40.0 * 1.1**4)
+    assert confirmed.base.best is not None
     assert confirmed.q0 == pytest.approx(confirmed.base.best / 2)
     assert confirmed.inline_length is not None
     # 2,048 tokens passed at twice the rate already.
@@ -212,6 +214,14 @@ def test_the_report_has_every_figure_with_its_twin(confirmed: Confirmed, tmp_pat
     assert point["paths"] == [{"name": "hit", "count": 10}]
     assert any("relay_rate was not searched to its end" in note for note in whole["notes"])
     assert msgspec.json.decode(msgspec.json.encode(made(tmp_path, confirmed)), type=RelayReport)
+
+
+def test_ablations_run_at_half_of_a_rate_that_loads_confirmed(confirmed: Confirmed) -> None:
+    assert confirmed.relay_rate is not None
+    assert confirmed.relay_rate.best is not None
+    assert ablation_rate_taus(confirmed) == pytest.approx(confirmed.relay_rate.best * LIMITS.tau_ms / 2000)
+    bound = msgspec.structs.replace(confirmed.relay_rate, best=confirmed.q0, runs=())
+    assert ablation_rate_taus(msgspec.structs.replace(confirmed, relay_rate=bound)) == 0.4
 
 
 def test_a_busy_machine_is_said(confirmed: Confirmed, tmp_path: Path) -> None:
