@@ -132,6 +132,6 @@ def test_the_order_of_methods() -> None:
     bound, mean = report.row("over-fitted bound of 5", 600), report.row("over-fitted mean of 5 of all", 600)
     alone = report.row("over-fitted greedy", 600).gain
     assert bound.gain >= alone - 1
-    assert mean.gain < alone - 5
+    assert mean.gain < min(alone - 2, report.row("greedy", 600).gain - 10)
     for cell in report.cells:
         assert (cell.inflation > 1.05) == cell.fitted, cell

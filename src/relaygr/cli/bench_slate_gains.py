@@ -20,15 +20,15 @@ def gain_tables(report: GainsReport) -> Iterator[Table]:
         collapse_padding=True,
     )
     table.add_column("method", no_wrap=True)
-    for name in ("logged lists", "gain", "95 %", "by seed", "predicted / true"):
-        table.add_column(name, justify="right", no_wrap=name != "by seed")
+    for name in ("logs", "gain", "95 %", "worlds", "inflation"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         table.add_row(
             row.method,
             "" if row.lists is None else f"{row.lists:,}",
             f"{row.gain:+.1f}",
-            f"{row.low:+.1f} .. {row.high:+.1f}",
-            " ".join(f"{each:.1f}" for each in row.by_seed),
+            f"{row.low:.1f} {row.high:.1f}",
+            f"{min(row.by_seed):.1f} {max(row.by_seed):.1f}",
             "" if row.inflation is None else f"{row.inflation:.2f}",
         )
     yield table

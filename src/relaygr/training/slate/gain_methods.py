@@ -161,7 +161,7 @@ def _choice_rows(
     near: _Stages = {**wide, Stage.BEAM: (Beam(fitted, 4, _NEAR),)}
     mean, bound, alone, all_ = Choice(kappa=0.0), Choice(), Rescore([fitted]), Rescore(members)
     for name, generators, evaluator, choice, unrestricted in (
-        ("choice of all by itself", wide, alone, mean, True),
+        ("own choice of all", wide, alone, mean, True),
         (f"mean of {len(members)} of all", wide, all_, mean, True),
         (f"bound of {len(members)} of all", wide, all_, bound, True),
         (f"bound of {len(members)}", near, all_, bound, False),
