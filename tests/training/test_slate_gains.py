@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from relaygr.core.errors import ConfigError
+from relaygr.training.slate.fit import StepTraining
 from relaygr.training.slate.gain_rows import RERANKERS, GainOptions, Measured, summarise
 from relaygr.training.slate.gains import gains
 from relaygr.training.slate.world import WorldConfig
@@ -70,7 +71,7 @@ def test_an_over_fitted_model_collapses_under_a_free_search() -> None:
 
 
 def test_processes_find_the_same() -> None:
-    options = GainOptions(requests=4, lists=(), rerankers=False)
+    options = GainOptions(requests=4, lists=(40,), rerankers=False, training=StepTraining(epochs=5))
     told = list[str]()
     alone, spread = gains([0, 1], options), gains([0, 1], options, told.append, workers=2)
     assert alone.rows == spread.rows

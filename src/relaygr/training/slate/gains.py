@@ -37,10 +37,15 @@ def gains(
             raise ConfigError(name, f"{number} is below 1")
     options = options or GainOptions()
     began = time.perf_counter()
-    if workers == 1:
-        found = [measure(seed, options, observe) for seed in seeds]
-    else:
+    if workers > 1:
         found = _spread(seeds, options, observe, workers)
+    else:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in processes: sums of another order would be others
+        try:
+            found = [measure(seed, options, observe) for seed in seeds]
+        finally:
+            torch.set_num_threads(threads)
     return summarise(found, options, time.perf_counter() - began)
 
 
