@@ -1,4 +1,4 @@
-"""The Dockerfile: clean by hadolint, and what it copies, installs and asks for is there. No image is built."""
+"""The Dockerfile is clean, and what it copies, installs and asks for is there. No image is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests are valid and say of the service what is true: routes, ports, settings, metrics."""
+"""The Kubernetes manifests are valid and true of the service: routes, ports, settings, metrics."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_selectors_find_their_pods() -> None:
 
 
 def test_what_scales_is_measured() -> None:
-    """Metrics of the autoscaler come from rules, whose series the service has, with the labels they ask for."""
+    """Metrics of the autoscaler come from rules, and the service has their series and labels."""
     [scaler], [adapter] = of_kind("HorizontalPodAutoscaler"), of_file(DEPLOY / "prometheus-adapter.yaml")
     rules = {one["name"]["as"]: one for one in adapter["rules"]["custom"]}
     asked = {one["pods"]["metric"]["name"] for one in scaler["spec"]["metrics"]}
