@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import BackendError, ConfigError, OverloadError
 from relaygr.data.stores.gate import Gate
-from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, StoredHistory
+from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, Source, StoredHistory
 from relaygr.data.stores.layout import (
     CHUNK_EVENTS,
     SCHEMA_VERSION,
@@ -123,9 +123,10 @@ class RedisStore(HistoryStore):
         events: EventBatch,
         key: str | None = None,
         dedupe: bool | None = None,
+        source: Source | None = None,
     ) -> Appended:
         owner = Owner.of(tenant, user)
-        call = AppendCall.of(events, key, dedupe, self._settings)
+        call = AppendCall.of(events, key, dedupe, source, self._settings)
         with self._gate, self._lock(owner), owner.named(self._name):
             for _ in range(_MAX_TRIES):
                 found, stored = self._read(owner, call.looks_back)
