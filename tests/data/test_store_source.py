@@ -13,7 +13,9 @@ from relaygr.data.stores import EventBatch, HistoryStore, Source
 from relaygr.data.stores.layout import SOURCES_PER_USER
 
 
-def deliver(store: HistoryStore, first: int, stop: int, source: str = "s", user: str = "u") -> tuple[int, int]:
+def deliver(
+    store: HistoryStore, first: int, stop: int, source: str = "s", user: str = "u"
+) -> tuple[int, int]:
     """Events first, ..., stop - 1 with their numbers as offsets; (accepted, duplicates)."""
     answer = store.append(
         "t", user, numbered(first, stop - first), source=Source(source, tuple(range(first, stop)))

@@ -69,6 +69,7 @@ class RedisStream(EventStream):
         self._call: Callable[..., Awaitable[Any]] = self._client.execute_command
         self._consumer = settings.consumer or socket.gethostname() or "relaygr"
         self._token = f"{self._consumer}:{secrets.token_hex(8)}"
+        self._begin = "$" if settings.first == "newest" else "0"
         self._checked = self._closed = False
         self._made: set[str] = set()
         # What was read and not acknowledged; None where nobody knows what was read before.
@@ -89,7 +90,7 @@ class RedisStream(EventStream):
             )
             ours = frozenset(self.streams[int(place) - 1] for place in places)
             for stream in ours - self._made:
-                await self._make_group(stream, "$" if self._settings.first == "newest" else "0")
+                await self._make_group(stream, self._begin)
         for stream in ours:
             self._unsettled.setdefault(stream, None)
         return ours
@@ -151,8 +152,8 @@ class RedisStream(EventStream):
         found = []
         with self._named_errors():
             for stream in self.streams:
-                answer = await self._script(LAG, [stream], [self._settings.group])
-                pending, unread, length, age_ms, gap = map(int, answer or (0, 0, 0, 0, 0))
+                answer = await self._script(LAG, [stream], [self._settings.group, self._begin])
+                pending, unread, length, age_ms, gap = map(int, answer)
                 if stream in self._unsettled:
                     self._trimmed[stream] += max(gap - self._gaps[stream], 0)
                 self._gaps[stream] = gap

@@ -65,11 +65,11 @@ redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', unpack(fields))
 return redis.call('XACK', KEYS[2], ARGV[2], ARGV[3])
 """
 
-# KEYS: stream. ARGV: group. Answers entries that were read and not acknowledged, and not read (-1 where the
-# server cannot tell); the stream's length; milliseconds since the oldest of either; entries that were removed
-# unread. Nothing without the group.
+# KEYS: stream. ARGV: group, 0 or $. Answers entries that were read and not acknowledged, and not read (-1
+# where the server cannot tell); the stream's length; milliseconds since the oldest of either; entries that were removed
+# unread. A group that is not there will begin where ARGV[2] says: 0 or $.
 LAG = """
-if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+if redis.call('EXISTS', KEYS[1]) == 0 then return {0, 0, 0, 0, 0} end
 local function named(flat)
   local found = {}
   for at = 1, #flat, 2 do found[flat[at]] = flat[at + 1] end
@@ -80,8 +80,11 @@ for _, flat in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   local one = named(flat)
   if one['name'] == ARGV[1] then group = one end
 end
-if not group then return {} end
 local stream = named(redis.call('XINFO', 'STREAM', KEYS[1]))
+if not group then
+  if ARGV[2] == '$' then return {0, 0, 0, 0, 0} end
+  group = {['pending'] = 0, ['last-delivered-id'] = '0-0', ['lag'] = stream['length']}
+end
 local oldest
 if group['pending'] > 0 then
   oldest = redis.call('XPENDING', KEYS[1], ARGV[1])[2]
@@ -98,7 +101,9 @@ local gone = 0
 if group['entries-read'] then
   gone = math.max(0, stream['entries-added'] - group['entries-read'] - stream['length'])
 end
-return {group['pending'], group['lag'] or -1, stream['length'], age, gone}
+local unread = group['lag'] or -1
+if group['last-delivered-id'] == stream['last-generated-id'] then unread = gone end
+return {group['pending'], unread, stream['length'], age, gone}
 """
 
 # KEYS: stream. ARGV: group, our consumer, milliseconds. Forgets consumers that hold nothing and were not
