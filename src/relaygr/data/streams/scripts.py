@@ -66,7 +66,7 @@ return redis.call('XACK', KEYS[2], ARGV[2], ARGV[3])
 """
 
 # KEYS: stream. ARGV: group, 0 or $. Answers entries that were read and not acknowledged, and not read (-1
-# where the server cannot tell); the stream's length; milliseconds since the oldest of either; entries that were removed
+# where the server cannot tell); the stream's length; milliseconds since the oldest of either; entries removed
 # unread. A group that is not there will begin where ARGV[2] says: 0 or $.
 LAG = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return {0, 0, 0, 0, 0} end
