@@ -15,10 +15,8 @@ from relaygr.serving import wire
 
 def fields(user: str, number: int, **more: bytes) -> dict[str, bytes]:
     """An event whose item says which it is."""
-    return {
-        "user": user.encode(), "item": str(number).encode(), "timestamp": str(1_700_000_000 + number).encode(),
-        **more,
-    }  # fmt: skip
+    item, timestamp = str(number).encode(), str(1_700_000_000 + number).encode()
+    return {"user": user.encode(), "item": item, "timestamp": timestamp, **more}
 
 
 class StoreSink:

@@ -28,19 +28,19 @@ def run(config: Config, announce: Callable[[str], None]) -> bool:
     service, tracing = Service(config), Tracing.open(config.serving.traces)
     app, program = with_peers(build_app(service, tracing), service, config, service.metrics.registry)
     if config.stream.url:
-        program = _consuming(program, service)
+        program = consuming(program, service)
     try:
         return process.run(app, program, config.serving, announce)
     finally:
         tracing.close()
 
 
-def _consuming(program: process.Program, service: Service) -> Consuming:
+def consuming(program: process.Program, service: Service) -> Consuming:
     """With peers, events go to whom they belong to."""
     config = service.config
     sink: Sink = service
     if isinstance(program, Peers):
         sink = Routed(program.forwarder, config.serving.keys, sink, config.scheduler.deadline_max_ms / 1000)
-    consuming = Consuming(program, config, sink, service.metrics.registry)
-    service.stream = consuming.counts.status
-    return consuming
+    found = Consuming(program, config, sink, service.metrics.registry)
+    service.stream = found.counts.status
+    return found
