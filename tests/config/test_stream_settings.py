@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from relaygr.config.load import load_config
@@ -36,3 +39,13 @@ def test_streams_are_names_with_commas_between_them() -> None:
 def test_what_is_wrong_is_named(override: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         load_config(overrides=[override])
+
+
+def test_the_manual_describes_every_setting() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "streams.md").read_text()
+    names = set(StreamConfig.__struct_fields__)
+    table = text[text.index("## Settings") : text.index("Metrics are in")]
+    cells = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
+    described = set(re.findall(r"`(\w+)`", " ".join(cells)))
+    assert described - {"stream"} == names
+    assert set(re.findall(r"`stream\.(\w+)`", text)) <= names
