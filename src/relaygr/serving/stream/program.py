@@ -12,7 +12,7 @@ from relaygr.serving.stream.consumer import Consumer
 from relaygr.serving.stream.counts import Counts, StreamMetrics
 from relaygr.serving.stream.sinks import Sink
 
-_STOP_S = 5.0
+_STOP_S = 2.0
 
 
 class Consuming:
