@@ -36,13 +36,17 @@ class ServerProcess:
         settings: Sequence[str],
         config: Path | None = None,
         command: Sequence[str] = ("serve",),
+        port: int = 0,
     ) -> None:
-        """`settings` are of the form section.key=value and go before `config`; `folder` takes its log."""
+        """`settings` are of the form section.key=value and go before `config`; `folder` takes its log.
+
+        `port` 0 takes a free one.
+        """
         self._command = command
         self._log = folder / "server.log"
         self._settings, self._config = settings, config
         self._process: subprocess.Popen[bytes] | None = None
-        self.port = 0
+        self.port = port
 
     @property
     def url(self) -> str:
@@ -72,7 +76,7 @@ class ServerProcess:
 
     def __enter__(self) -> Self:
         """Start it and wait until it takes requests; BackendError if it ends or takes too long."""
-        self.port = free_port()
+        self.port = self.port or free_port()
         arguments = [*self._command, "--port", str(self.port)]
         if self._config is not None:
             arguments += ["--config", str(self._config)]
@@ -93,6 +97,12 @@ class ServerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop()
+
+    def kill(self) -> None:
+        """End it at once, with whatever it was doing."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     def check(self) -> None:
         """Raise BackendError, with the end of its log, if the server is not running."""
