@@ -80,7 +80,12 @@ class GatewayShape(Shape):
 
     def front(self) -> None:
         named = [part for name, url in self.members() for part in ("--member", f"{name}={url}")]
-        settings = ("serving.log_level=error", "router.poll_s=0.1", "router.ramp_s=0")
+        settings = (
+            "serving.log_level=error",
+            "router.poll_s=0.1",
+            "router.ramp_s=0",
+            "router.placement_ttl_s=2",
+        )
         self._gateway = self.start("gateway", ("gateway", *named), settings, None, 0)
 
     @property
@@ -92,7 +97,7 @@ class PeersShape(Shape):
     """Replicas that send requests on to each other; clients may ask any of them."""
 
     def config(self, name: str) -> Path:
-        lines = ["[router]", f'self_id = "{name}"', "poll_s = 0.1", "ramp_s = 0"]
+        lines = ["[router]", f'self_id = "{name}"', "poll_s = 0.1", "ramp_s = 0", "placement_ttl_s = 2"]
         for member, url in self.members():
             lines += ["", "[[router.members]]", f'id = "{member}"', f'url = "{url}"']
         path = self.folder / f"{name}.toml"

@@ -15,6 +15,7 @@ from relaygr.bench.peers import PeerComparison
 from relaygr.bench.rank import RankSpec, bench_rank
 from relaygr.bench.report import RankReport
 from relaygr.bench.threads import ThreadsReport, ThreadsSpec, bench_threads
+from relaygr.cli.bench_cluster import cluster
 from relaygr.cli.bench_gateway import gateway
 from relaygr.cli.bench_serve import serve, soak
 from relaygr.cli.report import write_json
@@ -32,6 +33,7 @@ _RANK_LEGEND = (
 bench_app = App(name="bench", help="Measure latency and efficiency on this machine.")
 bench_app.command(serve)
 bench_app.command(soak)
+bench_app.command(cluster)
 bench_app.command(gateway)
 bench_app.command("relaygr.cli.bench_relay:relay", name="relay")
 bench_app.command("relaygr.cli.bench_cache:cache", name="cache")
