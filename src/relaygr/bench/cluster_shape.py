@@ -37,6 +37,7 @@ class Shape(ABC):
         """A replica's settings file."""
         return None
 
+    @abstractmethod
     def front(self) -> None:
         """Start what is in front of the replicas, which run."""
 
@@ -95,6 +96,9 @@ class GatewayShape(Shape):
 
 class PeersShape(Shape):
     """Replicas that send requests on to each other; clients may ask any of them."""
+
+    def front(self) -> None:
+        """Nothing is."""
 
     def config(self, name: str) -> Path:
         lines = ["[router]", f'self_id = "{name}"', "poll_s = 0.1", "ramp_s = 0", "placement_ttl_s = 2"]
