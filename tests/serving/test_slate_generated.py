@@ -22,18 +22,11 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     folder: Path = tmp_path_factory.mktemp("generated")
     config = replace(
         slated(folder, generate_items=40),
-        generator=generating(folder, max_beam_width=64, beam_width=32).generator,
+        generator=generating(folder / "of", max_beam_width=64, beam_width=32).generator,
     )
     with running(config) as app:
-        app.post("/v1/events", {"user": "ann", **events(30, 1)})
+        app.post("/v1/events", {"user": "ann", **events(30, 1), "items": list(range(1, 31))})
         yield app
-
-
-def counted(app: App) -> tuple[int, int]:
-    """Rankings and generations so far."""
-    assert app.service.generation is not None
-    stats = app.service.engine.stats()
-    return stats.candidates, app.service.generation.generator.stats().decisions.hit
 
 
 def test_candidates_are_the_generators_items_and_the_list_is_theirs(app: App) -> None:

@@ -271,16 +271,14 @@ def test_failures_of_the_list_layer_are_counted(
     assert slates is not None
     step = slates.maker.slates.step
     assert step is not None
-    forward = type(step).__call__
 
-    def broken(*all: Any) -> Any:
+    def broken(_: Any, conditional: Any) -> Any:
         if failure == "raises":
             raise ValueError("broken")
-        heads, exits = forward(*all)
-        return np.full_like(heads, np.nan), exits
+        return np.full_like(conditional, np.nan)
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(step), "__call__", broken)
+        patch.setattr(type(step.step), "natural", broken)
         answer = on.post("/v1/slate", asked())
     assert (answer["fallback_reason"], answer["items"]) == (reason, wanted)
     assert fallbacks(on, reason) == before + 1
@@ -357,11 +355,11 @@ def test_outcomes_are_matched_once(app: App) -> None:
 
 def test_outcomes_may_be_what_was_observed(app: App) -> None:
     """At the positions that the user reached: engage + 2 like, as the value function says."""
-    asks = {"first": [[1, 0, 1], [0, 1, 0]], "left at once": [[], []]}
+    asks = {"first": [[1, 0, 1], [0, 1, 0]], "left": [[], []]}
     for name in asks:
-        app.post("/v1/slate", asked(mode="on"), headers={"x-request-id": f"observed {name}"})
+        app.post("/v1/slate", asked(mode="on"), headers={"x-request-id": f"observed-{name}"})
     told = [
-        {"request_id": f"observed {name}", "heads": {"engage": engage, "like": like}}
+        {"request_id": f"observed-{name}", "heads": {"engage": engage, "like": like}}
         for name, (engage, like) in asks.items()
     ]
     before = realised_sum(app)
