@@ -93,6 +93,10 @@ class Tilted:
 
 def followers(scene: Scene, picks: Int32) -> Bool:
     """Which candidates may follow each prefix of a list int32 [T], so that it can be completed. [T, C]"""
+    return scene.once(("followers", picks.tobytes()), lambda: _followers(scene, picks))
+
+
+def _followers(scene: Scene, picks: Int32) -> Bool:
     marks, walk = scene.walk.start(), scene.walk
     found = np.empty((len(picks), len(scene)), dtype=bool)
     for t, item in enumerate(picks.tolist()):
@@ -103,6 +107,10 @@ def followers(scene: Scene, picks: Int32) -> Bool:
 
 def behind(model: ListModel, scene: Scene, picks: Int32) -> tuple[Float64, Float64]:
     """V and 1 - e of every candidate behind each prefix of a list int32 [T]; 0 where barred. [T, C] each"""
+    return scene.once(("behind", model, picks.tobytes()), lambda: _behind(model, scene, picks))
+
+
+def _behind(model: ListModel, scene: Scene, picks: Int32) -> tuple[Float64, Float64]:
     search = StepSearch.of(model, scene)
     beams = search.start()
     T, C = len(picks), len(scene)
@@ -137,7 +145,7 @@ def steps_of(
         said = policy.log_probabilities(scene, picks)
         share = np.exp(said)
         at = np.arange(T)
-        value, stay = scene.once(("behind", model, picks.tobytes()), lambda: behind(model, scene, picks))  # noqa: B023
+        value, stay = behind(model, scene, picks)
         target[n, :T] = said[at, picks]
         arrays["value"][n, :T], arrays["stay"][n, :T] = value[at, picks], stay[at, picks]
         arrays["mean_value"][n, :T] = (share * value).sum(1)
