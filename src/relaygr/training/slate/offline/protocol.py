@@ -89,6 +89,7 @@ def evaluate_slates(
     *,
     judge: ListJudge | None = None,
     truth: Truth | None = None,
+    truth_source: Source = Source.TRUTH,
     explored: Explored | None = None,
     held_out: LoggedLists | None = None,
     relevance_head: str | None = None,
@@ -125,14 +126,14 @@ def evaluate_slates(
     evidence = list[Evidence]()
     disagreement = None
     if truth is not None:
-        observe("known truth")
+        observe(truth_source.value)
         values = np.stack(
             [
                 np.stack([truth(each, one.picks) for each, one in zip(lists, row, strict=True)], axis=1)
                 for lists, row in zip(shown, made, strict=True)
             ]
         )
-        evidence += _evidence(Source.TRUTH, made, values, asked, options.seed)
+        evidence += _evidence(truth_source, made, values, asked, options.seed)
     if judge is not None:
         observe("the judge")
         values = np.stack([np.stack([judge.predict(each).utility for each in row], axis=1) for row in shown])

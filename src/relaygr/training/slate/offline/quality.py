@@ -61,7 +61,8 @@ class JudgeQuality(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rank_correlation: Spearman's, of the judged with the realised value of whole lists, with a 95 %
-            interval over users at fixed ranks; None if either is the same for all.
+            interval over users at fixed ranks; None if either is the same for all. Of lists that were filled,
+            as a longer list is worth more whatever is in it.
     """
 
     heads: tuple[HeadQuality, ...]
@@ -86,7 +87,7 @@ def judge_quality(
     if predicted.leave.any():
         rows.append(_head(EXIT, True, predicted.leave[seen], logs.leaves()[seen], position, contexts))
     observed = rewards(value, logs).sum(axis=1)
-    known = np.isfinite(observed)
+    known = np.isfinite(observed) & (logs.shown == logs.asked)
     found, low, high = rank_correlation(predicted.utility[known], observed[known], logs.users[known], seed)
     return JudgeQuality(
         heads=tuple(each for each in rows if each is not None),

@@ -19,6 +19,7 @@ class Source(StrEnum):
     """What may be evidence for effects of lists."""
 
     TRUTH = "known truth"
+    USER_MODEL = "user model"  # of a simulation on real data
     JUDGE = "independent judge"
     LOGS = "logged lists"
 
@@ -60,7 +61,7 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known offline; sections that data cannot fill are empty, and `cannot` says why.
 
     Attributes:
-        evidence: (a) known truth and (b) an independent judge.
+        evidence: (a) known truth, or the user model that was simulated, and (b) an independent judge.
         judge: (b) how good the judge is on logged lists; None without one.
         estimates: (c) doubly robust and cascade, (d) replay.
         varieties, pool: (e); cost: (g). Comparisons within `evidence` are (f).
