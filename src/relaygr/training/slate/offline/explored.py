@@ -92,9 +92,7 @@ def usable(value: ValueFunction, logs: LoggedLists) -> Int64:
     return np.flatnonzero(known & labelled)
 
 
-def as_lists(
-    template: LoggedLists, pools: Sequence[Pool], picks: Int32
-) -> LoggedLists:
+def as_lists(template: LoggedLists, pools: Sequence[Pool], picks: Int32) -> LoggedLists:
     """Lists that nobody was shown, in the form in which judges read lists; labels are missing.
 
     Args:

@@ -58,9 +58,7 @@ class FactorRanker:
         return found
 
 
-def fit_factors(
-    users: Int64, items: Int64, like: Float64, width: int = 8, seed: int = 0
-) -> FactorRanker:
+def fit_factors(users: Int64, items: Int64, like: Float64, width: int = 8, seed: int = 0) -> FactorRanker:
     """Fit to ratings [R].
 
     Raises:

@@ -172,4 +172,6 @@ def _loss(at: Float64, x: Float64, labels: Float64, penalty: Float64) -> float:
 def _check_binary(config: LinearConfig) -> None:
     for head in config.heads:
         if head.kind is not HeadKind.BINARY:
-            raise ConfigError("judge", f"head {head.name!r} is a regression; a linear judge takes binary ones")
+            raise ConfigError(
+                "judge", f"head {head.name!r} is a regression; a linear judge takes binary ones"
+            )

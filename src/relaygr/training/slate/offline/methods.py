@@ -80,7 +80,9 @@ def make_lists(
         results: tuple[SlateResult, ...] = ()
         if method == DEFAULT:
             slates = Slates(model.value, asked)
-            results = tuple(slates.serve(_ask(scene), pool) for scene, pool in zip(scenes, pools, strict=True))
+            results = tuple(
+                slates.serve(_ask(scene), pool) for scene, pool in zip(scenes, pools, strict=True)
+            )
             rows = [one.picks for one in results]
             number = float(np.mean([len(one.pool) for one in results]))
         else:

@@ -125,9 +125,7 @@ def _behind(model: ListModel, scene: Scene, picks: Int32) -> tuple[Float64, Floa
     return value, stay
 
 
-def steps_of(
-    explored: Explored, scenes: list[Scene], policy: SlatePolicy, model: ListModel
-) -> Steps:
+def steps_of(explored: Explored, scenes: list[Scene], policy: SlatePolicy, model: ListModel) -> Steps:
     """A policy on logged lists, with a model for the doubly robust form.
 
     Args:

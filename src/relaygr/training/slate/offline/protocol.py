@@ -147,13 +147,13 @@ def evaluate_slates(
         observe("estimates from explored lists")
         estimates, notes = _estimates(models[0], explored, options)
     available = np.unique(np.concatenate([pool.ids for pool in asked.pools]))
-    varieties = [
-        variety(one.method, lists, available) for one, lists in zip(made[0], shown[0], strict=True)
-    ]
+    varieties = [variety(one.method, lists, available) for one, lists in zip(made[0], shown[0], strict=True)]
     served = [one for one in made[0] if one.method == DEFAULT]
     reordered = tuple[Relevance, ...]()
     if relevance_head is not None and held_out is not None:
-        reordered = relevance(held_out, relevance_head, _orders(held_out, relevance_head, judge), options.seed)
+        reordered = relevance(
+            held_out, relevance_head, _orders(held_out, relevance_head, judge), options.seed
+        )
     return SlateReport(
         data=data,
         selector=selectors[0].version,

@@ -170,9 +170,7 @@ def _quantiles(feature: str, values: Float64) -> list[tuple[str, Bool]]:
     if len(edges) == 1:
         return []
     place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, len(edges) - 2)
-    return [
-        (f"{feature} {edges[at]:.3g}..{edges[at + 1]:.3g}", place == at) for at in range(len(edges) - 1)
-    ]
+    return [(f"{feature} {edges[at]:.3g}..{edges[at + 1]:.3g}", place == at) for at in range(len(edges) - 1)]
 
 
 def expected_calibration_error(said: Float64, labels: Float64, bins: int = _BINS) -> float:

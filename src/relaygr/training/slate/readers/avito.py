@@ -22,9 +22,7 @@ CANNOT = (
 )
 
 
-def read_avito(
-    stream: Path, searches: Path, ads: Path | None = None, length: int = 10
-) -> RawLists:
+def read_avito(stream: Path, searches: Path, ads: Path | None = None, length: int = 10) -> RawLists:
     """The contextual ads of one search as one list, by position; positions are the slots.
 
     Args:

@@ -187,9 +187,9 @@ def attribute(grouping: Grouping, values: Int64, length: int) -> Int64:
 
 def labels_of(grouping: Grouping, columns: list[Float64], length: int) -> Float32:
     """[N, L, K]"""
-    found: Float32 = np.stack(
-        [grouping.place(column, length, np.nan) for column in columns], axis=2
-    ).astype(np.float32)
+    found: Float32 = np.stack([grouping.place(column, length, np.nan) for column in columns], axis=2).astype(
+        np.float32
+    )
     return found
 
 

@@ -58,7 +58,9 @@ def read_columns(path: Path, columns: Mapping[str, Read], delimiter: str = ",") 
                     except BadField as error:
                         raise lines.broken(str(error), name) from error
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(str(path), 0 if lines is None else lines.number, "", f"cannot be read: {error}") from error
+        raise DataError(
+            str(path), 0 if lines is None else lines.number, "", f"cannot be read: {error}"
+        ) from error
     return {name: np.frombuffer(values, dtype=np.float64) for name, values in kept.items()}
 
 
