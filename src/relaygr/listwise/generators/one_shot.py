@@ -11,15 +11,24 @@ Every candidate gets one score; the list is their order under the rules. Inputs 
     each block: h += o @ attention(q h, k h, v h);  h += down @ tanh(up @ h + bias)
     score = base * (V - mean V) / std V + out @ h
 
-Attention logits are q.k / sqrt(D) + cosine * cos_ij + better * [j is of better rank]. A zero `out` gives the
-pointwise order. Arrays, float32, `weight`s [outputs, inputs]: `in.weight` [D, P], `in.bias`,
+Attention logits are q.k / sqrt(D) + cosine * cos_ij + better * [j is of better rank]. Each of the `passes` then
+orders the candidates by the scores so far, reads what stands before candidate i in the first L of that order, [Q]:
+
+    min(place, L) / L, largest and mean cosine to the last `window` of them (with `similarity`),
+    for each attribute: log(1 + those with i's value), 1 / distance to the last of them
+
+    score = base * (V - mean V) / std V + out @ tanh(hidden @ [h, those] + bias)
+
+so that repetitions are seen in an order close to the final one. A zero `out` gives the pointwise order. Arrays, float32, `weight`s [outputs, inputs]: `in.weight` [D, P], `in.bias`,
 `blocks.N.{q,k,v,o}.weight` [D, D], `blocks.N.cosine` [1], `blocks.N.better` [1], `blocks.N.up.weight`
-[2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [D, 2 D], `out.weight` [1, D], `base` [1].
+[2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [D, 2 D], `out.weight` [1, D], `base` [1];
+`passes.N.hidden.weight` [D, D + Q], `passes.N.hidden.bias`, `passes.N.out.weight` [1, D], `passes.N.base` [1].
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -27,17 +36,18 @@ import numpy as np
 
 from relaygr.core.errors import ConfigError, RequestError
 from relaygr.listwise import artefact
-from relaygr.listwise.arrays import Float32, Float64
+from relaygr.listwise.arrays import Bool, Float32, Float64
 from relaygr.listwise.context import same_values
 from relaygr.listwise.decode import best, decode
 from relaygr.listwise.errors import SlateNanError
 from relaygr.listwise.pool import HeadKind
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene, unit
-from relaygr.listwise.step import HeadSpec
+from relaygr.listwise.step import DEFAULT_WINDOW, HeadSpec
 
 NAME = "one_shot"
 FORMAT_VERSION = 1
+DEFAULT_TOP = 30
 
 
 class OneShotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +59,8 @@ class OneShotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         similarity: whether it sees cosines.
         width: D.
         blocks: attention blocks.
+        passes: orders that are looked at again; window: items that similarities look back at there.
+        top: candidates by pointwise rank that it looks at, and those of the fallback.
     """
 
     heads: tuple[HeadSpec, ...]
@@ -56,12 +68,20 @@ class OneShotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     similarity: bool = True
     width: int = 32
     blocks: int = 1
+    passes: int = 0
+    window: int = DEFAULT_WINDOW
+    top: int = DEFAULT_TOP
     format_version: int = FORMAT_VERSION
 
     @property
     def inputs(self) -> int:
         """P."""
         return 2 + len(self.heads) + 3 * self.similarity + 2 * len(self.attributes)
+
+    @property
+    def context(self) -> int:
+        """Q."""
+        return 1 + 2 * self.similarity + 2 * len(self.attributes)
 
 
 class OneShot:
@@ -78,13 +98,21 @@ class OneShot:
             raise ConfigError(
                 "format_version", f"is {config.format_version}, this release reads {FORMAT_VERSION}"
             )
-        if config.width < 1 or config.blocks < 0:
-            raise ConfigError("width", f"{config.width} with {config.blocks} blocks is no shape of a net")
+        for name, least in (("width", 1), ("blocks", 0), ("passes", 0), ("window", 1), ("top", 1)):
+            if getattr(config, name) < least:
+                raise ConfigError(name, f"{getattr(config, name)} is below {least}")
         artefact.check(NAME, tensors, shapes(config))
         self.config, self.tensors = config, dict(tensors)
         self.version = artefact.version_of(config, tensors)
 
     def propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
+        columns = scene.top(self.config.top)
+        if len(columns) == len(scene):
+            return self._propose(scene, budget)
+        made = self._propose(scene.narrow(columns), budget)
+        return [replace(one, picks=columns[one.picks].astype(np.int32)) for one in made]
+
+    def _propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
         scores = self.scores(scene)
         return decode(scene, self.name, lambda t, picks, mask, value: best(mask, scores), budget)
 
@@ -102,6 +130,12 @@ class OneShot:
         for block in range(self.config.blocks):
             h = self._block(f"blocks.{block}.", h, cosine)
         scores: Float64 = float(arrays["base"][0]) * standard + (h @ arrays["out.weight"][0])
+        for number in range(self.config.passes):
+            prefix = f"passes.{number}."
+            context = self.context(scene, scores, cosine)
+            hidden = np.concatenate([h, context], axis=1) @ arrays[f"{prefix}hidden.weight"].T
+            units = np.tanh(hidden + arrays[f"{prefix}hidden.bias"])
+            scores = float(arrays[f"{prefix}base"][0]) * standard + units @ arrays[f"{prefix}out.weight"][0]
         if not np.isfinite(scores).all():
             raise SlateNanError(NAME)
         return scores
@@ -119,6 +153,35 @@ class OneShot:
         up = np.tanh(h @ arrays[f"{prefix}up.weight"].T + arrays[f"{prefix}up.bias"])
         changed: Float32 = h + up @ arrays[f"{prefix}down.weight"].T
         return changed
+
+    def context(self, scene: Scene, scores: Float64, cosine: Float32 | None) -> Float32:
+        """What stands before each candidate in the first L of the order by scores [C]. [C, Q]"""
+        C, L, window = len(scene), scene.length, self.config.window
+        order = np.argsort(-scores, kind="stable")
+        places = np.arange(C)
+        ends = np.minimum(places, L)  # the candidates before place a that are in the list
+        listed = order[:L]
+        distance = ends[:, None] - places[:L]  # [C, L], of the candidate in place a to list position b
+        columns = [ends / L]
+        if cosine is not None:
+            near = (distance > 0) & (distance <= window)
+            looked = cosine[order[:, None], listed]
+            count = np.minimum(ends, window)
+            largest = np.where(near, looked, -np.inf).max(1)
+            columns.append(np.where(count > 0, largest, 0.0))
+            columns.append(np.where(near, looked, 0.0).sum(1) / np.maximum(count, 1))
+        for name in self.config.attributes:
+            same = self._same(scene, name)[order[:, None], listed] & (distance > 0)
+            columns.append(np.log1p(same.sum(1)))
+            columns.append(np.where(same, 1.0 / np.maximum(distance, 1), 0.0).max(1))
+        found = np.empty((C, len(columns)), dtype=np.float32)
+        found[order] = np.stack(columns, axis=1)
+        return found
+
+    @staticmethod
+    def _same(scene: Scene, name: str) -> Bool:
+        values = scene.pool.attributes[name]
+        return scene.once((NAME, name), lambda: same_values(values, values))
 
     def inputs(self, scene: Scene) -> tuple[Float32, Float64]:
         """Inputs [C, P] and standardised pointwise values [C]; training reads them too."""
@@ -171,10 +234,11 @@ class OneShot:
         tensors: dict[str, Float32] = {}
         for name, shape in shapes(config).items():
             tensors[name] = np.zeros(shape, dtype=np.float32)
-            if name.endswith(".weight") and name != "out.weight":
+            if name.endswith(".weight") and not name.endswith("out.weight"):
                 bound = 1.0 / np.sqrt(shape[1])
                 tensors[name] = random.uniform(-bound, bound, shape).astype(np.float32)
-        tensors["base"][:] = 1.0
+            if name.endswith("base"):
+                tensors[name][:] = 1.0
         return cls(config, tensors)
 
 
@@ -188,4 +252,8 @@ def shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
         wanted |= {f"{prefix}cosine": (1,), f"{prefix}better": (1,)}
         wanted |= {f"{prefix}up.weight": (2 * D, D), f"{prefix}up.bias": (2 * D,)}
         wanted[f"{prefix}down.weight"] = (D, 2 * D)
+    for number in range(config.passes):
+        prefix = f"passes.{number}."
+        wanted |= {f"{prefix}hidden.weight": (D, D + config.context), f"{prefix}hidden.bias": (D,)}
+        wanted |= {f"{prefix}out.weight": (1, D), f"{prefix}base": (1,)}
     return wanted | {"out.weight": (1, D), "base": (1,)}
