@@ -66,13 +66,13 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         fold: None if nobody wrote it down.
-        arch: name of the architecture; seed: of its first weights.
+        arch: name of the architecture; seed: of its first weights, None if nobody wrote it down.
     """
 
     version: str
     fold: Fold | None
     arch: str
-    seed: int
+    seed: int | None = None
 
 
 def check_judge(judge: Lineage, selectors: Sequence[Lineage]) -> None:
@@ -96,7 +96,7 @@ def check_judge(judge: Lineage, selectors: Sequence[Lineage]) -> None:
             raise ConfigError("judge", f"{judge.version} and {one.version} learned from the same users")
         if one.arch == judge.arch:
             raise ConfigError("judge", f"{one.version} is of the same architecture, {judge.arch}")
-        if one.seed == judge.seed:
+        if one.seed is not None and one.seed == judge.seed:
             raise ConfigError("judge", f"{one.version} has the same seed, {judge.seed}")
 
 

@@ -1,6 +1,6 @@
 """A distilled generator: all positions from one pass, without a step model and without steps of a net.
 
-Every candidate gets one score; the list is their order under the rules. Inputs of candidate i, [P]:
+Every candidate gets a score and what repetitions take from it; a list takes the best of what is left. Inputs of candidate i, [P]:
 
     (V_i - mean V) / std V, rank / C,
     each head (a logit, or log(1 + value)),
@@ -11,18 +11,16 @@ Every candidate gets one score; the list is their order under the rules. Inputs 
     each block: h += o @ attention(q h, k h, v h);  h += down @ tanh(up @ h + bias)
     score = base * (V - mean V) / std V + out @ h
 
-Attention logits are q.k / sqrt(D) + cosine * cos_ij + better * [j is of better rank]. Each of the `passes` then
-orders the candidates by the scores so far, reads what stands before candidate i in the first L of that order, [Q]:
+    repulsion = repel @ h + bias                                        [C, 1 + attributes]
 
-    min(place, L) / L, largest and mean cosine to the last `window` of them (with `similarity`),
-    for each attribute: log(1 + those with i's value), 1 / distance to the last of them
-
-    score = base * (V - mean V) / std V + out @ tanh(hidden @ [h, those] + bias)
-
-so that repetitions are seen in an order close to the final one. A zero `out` gives the pointwise order. Arrays, float32, `weight`s [outputs, inputs]: `in.weight` [D, P], `in.bias`,
+Attention logits are q.k / sqrt(D) + cosine * cos_ij + better * [j is of better rank]. The net runs once a request;
+what candidate i loses behind the picks S is looked up: repulsion_0 * max(0, largest cosine of i to the last `window`
+picks) (with `similarity`) + sum over attributes of repulsion_a * picks with i's value. Without it one order would have
+to serve all prefixes, and of two similar items that are both good at the top both would be shown. Zero `out`
+and `repel` give the pointwise order. Arrays, float32, `weight`s [outputs, inputs]: `in.weight` [D, P], `in.bias`,
 `blocks.N.{q,k,v,o}.weight` [D, D], `blocks.N.cosine` [1], `blocks.N.better` [1], `blocks.N.up.weight`
-[2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [D, 2 D], `out.weight` [1, D], `base` [1];
-`passes.N.hidden.weight` [D, D + Q], `passes.N.hidden.bias`, `passes.N.out.weight` [1, D], `passes.N.base` [1].
+[2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [D, 2 D], `out.weight` [1, D], `base` [1], `repel.weight`
+[1 + attributes, D], `repel.bias`.
 """
 
 from __future__ import annotations
@@ -40,13 +38,14 @@ from relaygr.listwise.arrays import Bool, Float32, Float64
 from relaygr.listwise.context import same_values
 from relaygr.listwise.decode import best, decode
 from relaygr.listwise.errors import SlateNanError
-from relaygr.listwise.pool import HeadKind
+from relaygr.listwise.folds import Fold
+from relaygr.listwise.pool import MISSING, HeadKind
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene, unit
 from relaygr.listwise.step import DEFAULT_WINDOW, HeadSpec
 
 NAME = "one_shot"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 DEFAULT_TOP = 30
 
 
@@ -59,29 +58,25 @@ class OneShotConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         similarity: whether it sees cosines.
         width: D.
         blocks: attention blocks.
-        passes: orders that are looked at again; window: items that similarities look back at there.
+        window: picks that similarities look back at.
         top: candidates by pointwise rank that it looks at, and those of the fallback.
+        fold: whose requests it was distilled on; None if nobody wrote it down.
     """
 
     heads: tuple[HeadSpec, ...]
     attributes: tuple[str, ...] = ()
     similarity: bool = True
-    width: int = 32
-    blocks: int = 1
-    passes: int = 0
+    width: int = 16
+    blocks: int = 0
     window: int = DEFAULT_WINDOW
     top: int = DEFAULT_TOP
+    fold: Fold | None = None
     format_version: int = FORMAT_VERSION
 
     @property
     def inputs(self) -> int:
         """P."""
         return 2 + len(self.heads) + 3 * self.similarity + 2 * len(self.attributes)
-
-    @property
-    def context(self) -> int:
-        """Q."""
-        return 1 + 2 * self.similarity + 2 * len(self.attributes)
 
 
 class OneShot:
@@ -98,7 +93,7 @@ class OneShot:
             raise ConfigError(
                 "format_version", f"is {config.format_version}, this release reads {FORMAT_VERSION}"
             )
-        for name, least in (("width", 1), ("blocks", 0), ("passes", 0), ("window", 1), ("top", 1)):
+        for name, least in (("width", 1), ("blocks", 0), ("window", 1), ("top", 1)):
             if getattr(config, name) < least:
                 raise ConfigError(name, f"{getattr(config, name)} is below {least}")
         artefact.check(NAME, tensors, shapes(config))
@@ -113,11 +108,26 @@ class OneShot:
         return [replace(one, picks=columns[one.picks].astype(np.int32)) for one in made]
 
     def _propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
-        scores = self.scores(scene)
-        return decode(scene, self.name, lambda t, picks, mask, value: best(mask, scores), budget)
+        scores, repulsion = self.scores(scene)
+        cosine = np.maximum(scene.cosine, 0.0) if self.config.similarity else None
+        values = [scene.pool.attributes[name] for name in self.config.attributes]
+        left = scores.copy()  # behind the repeated values of attributes
 
-    def scores(self, scene: Scene) -> Float64:
-        """Of each candidate. [C]
+        def pick(t: int, picks: list[int], mask: Bool, value: Float64) -> int:
+            if t:
+                last = picks[-1]
+                for column, loss in zip(values, repulsion[1:], strict=True):
+                    if column[last] != MISSING:
+                        np.subtract(left, loss, out=left, where=column == column[last])
+            now = left
+            if t and cosine is not None:
+                now = left - repulsion[0] * cosine[picks[-self.config.window :]].max(0)
+            return best(mask, now)
+
+        return decode(scene, self.name, pick, budget)
+
+    def scores(self, scene: Scene) -> tuple[Float64, Float64]:
+        """Of each candidate [C], and what one repetition takes from it [1 + attributes, C].
 
         Raises:
             RequestError: the request lacks an attribute, vectors or a head.
@@ -130,15 +140,10 @@ class OneShot:
         for block in range(self.config.blocks):
             h = self._block(f"blocks.{block}.", h, cosine)
         scores: Float64 = float(arrays["base"][0]) * standard + (h @ arrays["out.weight"][0])
-        for number in range(self.config.passes):
-            prefix = f"passes.{number}."
-            context = self.context(scene, scores, cosine)
-            hidden = np.concatenate([h, context], axis=1) @ arrays[f"{prefix}hidden.weight"].T
-            units = np.tanh(hidden + arrays[f"{prefix}hidden.bias"])
-            scores = float(arrays[f"{prefix}base"][0]) * standard + units @ arrays[f"{prefix}out.weight"][0]
-        if not np.isfinite(scores).all():
+        repulsion: Float64 = (h @ arrays["repel.weight"].T + arrays["repel.bias"]).astype(np.float64)
+        if not (np.isfinite(scores).all() and np.isfinite(repulsion).all()):
             raise SlateNanError(NAME)
-        return scores
+        return scores, repulsion.T
 
     def _block(self, prefix: str, h: Float32, cosine: Float32 | None) -> Float32:
         arrays, C = self.tensors, len(h)
@@ -153,35 +158,6 @@ class OneShot:
         up = np.tanh(h @ arrays[f"{prefix}up.weight"].T + arrays[f"{prefix}up.bias"])
         changed: Float32 = h + up @ arrays[f"{prefix}down.weight"].T
         return changed
-
-    def context(self, scene: Scene, scores: Float64, cosine: Float32 | None) -> Float32:
-        """What stands before each candidate in the first L of the order by scores [C]. [C, Q]"""
-        C, L, window = len(scene), scene.length, self.config.window
-        order = np.argsort(-scores, kind="stable")
-        places = np.arange(C)
-        ends = np.minimum(places, L)  # the candidates before place a that are in the list
-        listed = order[:L]
-        distance = ends[:, None] - places[:L]  # [C, L], of the candidate in place a to list position b
-        columns = [ends / L]
-        if cosine is not None:
-            near = (distance > 0) & (distance <= window)
-            looked = cosine[order[:, None], listed]
-            count = np.minimum(ends, window)
-            largest = np.where(near, looked, -np.inf).max(1)
-            columns.append(np.where(count > 0, largest, 0.0))
-            columns.append(np.where(near, looked, 0.0).sum(1) / np.maximum(count, 1))
-        for name in self.config.attributes:
-            same = self._same(scene, name)[order[:, None], listed] & (distance > 0)
-            columns.append(np.log1p(same.sum(1)))
-            columns.append(np.where(same, 1.0 / np.maximum(distance, 1), 0.0).max(1))
-        found = np.empty((C, len(columns)), dtype=np.float32)
-        found[order] = np.stack(columns, axis=1)
-        return found
-
-    @staticmethod
-    def _same(scene: Scene, name: str) -> Bool:
-        values = scene.pool.attributes[name]
-        return scene.once((NAME, name), lambda: same_values(values, values))
 
     def inputs(self, scene: Scene) -> tuple[Float32, Float64]:
         """Inputs [C, P] and standardised pointwise values [C]; training reads them too."""
@@ -234,11 +210,10 @@ class OneShot:
         tensors: dict[str, Float32] = {}
         for name, shape in shapes(config).items():
             tensors[name] = np.zeros(shape, dtype=np.float32)
-            if name.endswith(".weight") and not name.endswith("out.weight"):
+            if name.endswith(".weight") and name not in ("out.weight", "repel.weight"):
                 bound = 1.0 / np.sqrt(shape[1])
                 tensors[name] = random.uniform(-bound, bound, shape).astype(np.float32)
-            if name.endswith("base"):
-                tensors[name][:] = 1.0
+        tensors["base"][:] = 1.0
         return cls(config, tensors)
 
 
@@ -252,8 +227,5 @@ def shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:
         wanted |= {f"{prefix}cosine": (1,), f"{prefix}better": (1,)}
         wanted |= {f"{prefix}up.weight": (2 * D, D), f"{prefix}up.bias": (2 * D,)}
         wanted[f"{prefix}down.weight"] = (D, 2 * D)
-    for number in range(config.passes):
-        prefix = f"passes.{number}."
-        wanted |= {f"{prefix}hidden.weight": (D, D + config.context), f"{prefix}hidden.bias": (D,)}
-        wanted |= {f"{prefix}out.weight": (1, D), f"{prefix}base": (1,)}
-    return wanted | {"out.weight": (1, D), "base": (1,)}
+    rows = 1 + len(config.attributes)
+    return wanted | {"out.weight": (1, D), "base": (1,), "repel.weight": (rows, D), "repel.bias": (rows,)}

@@ -23,14 +23,12 @@ class OneShotNet(ArrayModule):
         self.config = start.config
 
     def forward(
-        self, inputs: Tensor, standard: Tensor, cosine: Tensor, same: Tensor, there: Tensor, length: int
-    ) -> list[Tensor]:
-        """Scores [N, m] of candidates after the blocks and after each pass; -inf where there is none.
+        self, inputs: Tensor, standard: Tensor, cosine: Tensor, there: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Scores [N, m] of candidates, -inf where there is none, and repulsions [N, 1 + attributes, m].
 
         Args:
             inputs: [N, m, P]; standard: [N, m]; cosine: [N, m, m]; there: bool [N, m].
-            same: bool [N, attributes, m, m], which candidates have equal values.
-            length: L.
         """
         better = torch.ones_like(cosine[0]).tril(-1)
         h = torch.tanh(inputs @ self.of("in.weight").T + self.of("in.bias"))
@@ -46,61 +44,39 @@ class OneShotNet(ArrayModule):
             up = torch.tanh(h @ self.of(f"{prefix}up.weight").T + self.of(f"{prefix}up.bias"))
             h = h + up @ self.of(f"{prefix}down.weight").T
         scores = self.of("base") * standard + (h @ self.of("out.weight").T)[..., 0]
-        found = [scores.masked_fill(~there, -torch.inf)]
-        for number in range(self.config.passes):
-            prefix = f"passes.{number}."
-            context = self.context(found[-1].detach(), cosine, same, length)
-            hidden = torch.cat([h, context], 2) @ self.of(f"{prefix}hidden.weight").T
-            units = torch.tanh(hidden + self.of(f"{prefix}hidden.bias"))
-            scores = self.of(f"{prefix}base") * standard + (units @ self.of(f"{prefix}out.weight").T)[..., 0]
-            found.append(scores.masked_fill(~there, -torch.inf))
-        return found
-
-    def context(self, scores: Tensor, cosine: Tensor, same: Tensor, length: int) -> Tensor:
-        """As `OneShot.context`, of many requests. [N, m, Q]"""
-        m, window = scores.shape[1], self.config.window
-        order = torch.argsort(-scores, dim=1, stable=True)
-        places = torch.arange(m)
-        ends = places.clamp_max(length)
-        listed = order[:, :length]
-        distance = ends[:, None] - places[:length]
-        n = torch.arange(len(scores))[:, None, None]
-        columns = [(ends / length).expand(len(scores), m)]
-        if self.config.similarity:
-            near = (distance > 0) & (distance <= window)
-            looked = cosine[n, order[:, :, None], listed[:, None]]
-            count = ends.clamp_max(window)
-            largest = looked.masked_fill(~near, -torch.inf).amax(2)
-            columns.append(torch.where(count > 0, largest, torch.zeros_like(largest)))
-            columns.append((looked * near).sum(2) / count.clamp_min(1))
-        for at in range(same.shape[1]):
-            equal = same[:, at][n, order[:, :, None], listed[:, None]] & (distance > 0)
-            columns.append(torch.log1p(equal.sum(2)))
-            columns.append((equal / distance.clamp_min(1)).amax(2))
-        ordered = torch.stack(columns, 2).to(scores.dtype)
-        back = torch.argsort(order, 1)
-        return ordered.gather(1, back[..., None].expand_as(ordered))
+        repulsion = h @ self.of("repel.weight").T + self.of("repel.bias")
+        return scores.masked_fill(~there, -torch.inf), repulsion.transpose(1, 2)
 
     def model(self) -> OneShot:
         """The arrays as they are now, as serving reads them."""
         return OneShot(self.config, self.arrays())
 
 
-def list_likelihood(scores: Tensor, lists: Tensor) -> Tensor:
-    """Log-likelihood of lists under Plackett-Luce: each pick by softmax over what is left.
+def list_likelihood(
+    scores: Tensor, repulsion: Tensor, cosine: Tensor, same: Tensor, lists: Tensor, window: int
+) -> Tensor:
+    """Log-likelihood of lists under Plackett-Luce: each pick by softmax over what is left of the scores.
 
     Args:
-        scores: [N, m]; lists: int64 [N, G, L], columns.
+        scores: [N, m]; repulsion: [N, 1 + A, m]; cosine: [N, m, m].
+        same: bool [N, A, m, m], equal values of each attribute.
+        lists: int64 [N, G, L], columns.
 
     Returns:
         [N, G].
     """
-    N, G, L = lists.shape
-    wide = scores[:, None].expand(N, G, scores.shape[1])
-    picked = wide.gather(2, lists)  # [N, G, L]
-    total = torch.zeros(N, G, dtype=scores.dtype)
-    left = wide
-    for t in range(L):
-        total = total + picked[..., t] - left.logsumexp(2)
-        left = left.scatter(2, lists[..., t : t + 1], -torch.inf)
-    return total
+    n = torch.arange(len(lists))[:, None, None]
+    L = lists.shape[2]
+    left = scores[:, None, None]  # [N, G, L, m] from here on
+    rows = cosine[n, lists].clamp_min(0.0)
+    near = torch.zeros_like(rows)
+    for back in range(1, min(window, L - 1) + 1):
+        near[:, :, back:] = torch.maximum(near[:, :, back:], rows[:, :, :-back])
+    left = left - repulsion[:, 0][:, None, None] * near
+    for at in range(same.shape[1]):
+        equal = same[:, at][n, lists].to(scores.dtype)
+        left = left - repulsion[:, 1 + at][:, None, None] * (equal.cumsum(2) - equal)
+    picked = left.gather(3, lists[..., None])[..., 0]  # [N, G, L]
+    used = torch.zeros_like(near).scatter(3, lists[..., None], 1.0)
+    before = (used.cumsum(2) - used) > 0
+    return (picked - left.masked_fill(before, -torch.inf).logsumexp(3)).sum(2)
