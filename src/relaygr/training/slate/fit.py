@@ -13,7 +13,6 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from relaygr.config.limits import Range, Section
 from relaygr.core.errors import ConfigError
@@ -22,6 +21,7 @@ from relaygr.listwise.features import FeatureTable, Kind
 from relaygr.listwise.pool import HeadKind
 from relaygr.listwise.step import StepConfig, StepModel
 from relaygr.training.slate.logs import Exposures, LoggedLists
+from relaygr.training.slate.losses import bernoulli, exponential
 from relaygr.training.slate.rows import Rows, training_rows
 from relaygr.training.slate.step_net import StepNet
 
@@ -242,9 +242,9 @@ def _descend(
             conditional, leave = net(data.context[rows], data.base[rows], data.position[rows])
             if positions is not None:
                 conditional = conditional + positions.of(rows)
-            losses = data.ends[rows] * _bernoulli(leave, data.leave[rows]) if net.config.exit else 0.0
+            losses = data.ends[rows] * bernoulli(leave, data.leave[rows]) if net.config.exit else 0.0
             for at, kind in enumerate(kinds):
-                form = _bernoulli if kind is HeadKind.BINARY else _exponential
+                form = bernoulli if kind is HeadKind.BINARY else exponential
                 losses = losses + data.known[rows, at] * form(conditional[:, at], data.labels[rows, at])
             loss = (weight * losses).sum() / mass
             adam.zero_grad()
@@ -259,14 +259,6 @@ def _descend(
 def _shared(net: StepNet, positions: _Positions | None) -> set[int]:
     found = {id(net.parameter(name)) for name in ("heads.scale", "heads.bias", "exit.bias")}
     return found if positions is None else found | {id(positions.free)}
-
-
-def _bernoulli(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-
-
-def _exponential(logs: Tensor, labels: Tensor) -> Tensor:
-    return logs + labels * torch.exp(-logs)
 
 
 def _float(values: Float64 | Bool | Int64) -> Tensor:
