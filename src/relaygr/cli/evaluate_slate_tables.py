@@ -7,6 +7,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from relaygr.training.slate.offline.cascade import LEAST_ESS, Estimate
+from relaygr.training.slate.offline.coverage import PoolVariety
+from relaygr.training.slate.offline.protocol import ALL
 from relaygr.training.slate.offline.quality import JudgeQuality
 from relaygr.training.slate.offline.report import Evidence, SlateReport
 
@@ -15,12 +17,17 @@ _SHOWN_DEPTHS = (1, 2, 3, 5)
 
 def print_report(report: SlateReport, console: Console) -> None:
     """All sections that are filled."""
-    say = lambda text: console.print(escape(text), soft_wrap=True, highlight=False)  # noqa: E731
+
+    def say(text: str) -> None:
+        console.print(escape(text), soft_wrap=True, highlight=False)
+
     say(f"{report.data}: lists by step model {report.selector[:16]}")
     for one in report.evidence:
-        console.print(_evidence(one))
-        if one.segment == "all":
+        if one.segment == ALL:
+            console.print(_evidence(one))
             say(one.comparison.note)
+    if any(one.segment != ALL for one in report.evidence):
+        console.print(_segments(report.evidence))
     if report.judge_version is not None:
         say(f"judge {report.judge_version}: {report.independence}")
     if report.disagreement is not None:
@@ -29,14 +36,16 @@ def print_report(report: SlateReport, console: Console) -> None:
             "pointwise one"
         )
     if report.judge is not None:
-        _judge(report.judge, console)
+        console.print(_judge(report.judge))
+        for line in _judged(report.judge):
+            say(line)
     if report.estimates:
         console.print(_estimates(report.estimates))
     for note in report.notes:
         say(note)
     console.print(_varieties(report))
     if report.pool is not None:
-        console.print(_pool(report))
+        console.print(_pool(report.pool))
     console.print(_cost(report))
     if report.relevance:
         console.print(_relevance(report))
@@ -73,44 +82,50 @@ def _evidence(one: Evidence) -> Table:
     return table
 
 
-def _judge(quality: JudgeQuality, console: Console) -> None:
+def _segments(evidence: tuple[Evidence, ...]) -> Table:
+    table = _table("\nby segment", "source", "segment", "requests", "highest", "- pointwise")
+    for one in evidence:
+        if one.segment == ALL:
+            continue
+        best = max(one.means, key=lambda method: one.means[method])
+        found = [each for each in one.comparison.differences if each.method == best]
+        cell = "".join(f"{each.mean:+.3f} [{each.low:+.3f}, {each.high:+.3f}]" for each in found)
+        table.add_row(one.source.value, escape(one.segment), f"{one.requests:,}", best, escape(cell))
+    return table
+
+
+def _judge(quality: JudgeQuality) -> Table:
     title = f"\nthe judge on {quality.lists:,} logged lists that were filled"
-    table = _table(
-        title, "", "positions", "AUC", "log loss", "of the mean", "ECE", "worst position", "context"
-    )
+    table = _table(title, "", "positions", "AUC", "log loss", "of the mean", "ECE")
     for head in quality.heads:
-        worst = [
-            max(buckets, key=lambda each: abs(each.predicted - each.observed), default=None)
-            for buckets in (head.positions, head.contexts)
-        ]
-        told = [
-            "" if each is None else f"{each.name}: {each.predicted:.3f} for {each.observed:.3f}"
-            for each in worst
-        ]
-        table.add_row(
-            escape(head.name),
-            f"{head.rows:,}",
-            "" if head.auc is None else f"{head.auc:.3f}",
-            f"{head.log_loss:.4f}",
-            f"{head.base_log_loss:.4f}",
-            f"{head.ece:.4f}",
-            *map(escape, told),
-        )
-    console.print(table)
+        area = "" if head.auc is None else f"{head.auc:.3f}"
+        losses = (f"{head.log_loss:.4f}", f"{head.base_log_loss:.4f}", f"{head.ece:.4f}")
+        table.add_row(escape(head.name), f"{head.rows:,}", area, *losses)
+    return table
+
+
+def _judged(quality: JudgeQuality) -> list[str]:
+    """The buckets that are worst calibrated, and the rank correlation."""
+    lines = []
+    for head in quality.heads:
+        for kind, buckets in (("position", head.positions), ("context", head.contexts)):
+            worst = max(buckets, key=lambda each: abs(each.predicted - each.observed), default=None)
+            if worst is not None:
+                lines.append(
+                    f"{head.name}, worst {kind} ({worst.name}): {worst.predicted:.3f} predicted, "
+                    f"{worst.observed:.3f} observed on {worst.rows:,}"
+                )
     if quality.rank_correlation is not None:
-        console.print(
-            escape(
-                f"rank correlation of judged and observed value of lists: {quality.rank_correlation:.3f} "
-                f"[{quality.low:.3f}, {quality.high:.3f}]"
-            ),
-            soft_wrap=True,
-            highlight=False,
+        lines.append(
+            "rank correlation of judged and observed value of lists: "
+            f"{quality.rank_correlation:.3f} [{quality.low:.3f}, {quality.high:.3f}]"
         )
+    return lines
 
 
 def _estimates(estimates: tuple[Estimate, ...]) -> Table:
     title = f"\noff-policy estimates of the first positions; not estimable below ESS {LEAST_ESS:g}"
-    table = _table(title, "policy", "estimator", "positions", "utility", "ESS", "mean weight", "lists")
+    table = _table(title, "policy", "estimator", "first", "utility", "ESS", "mean weight")
     deepest = max(one.depth for one in estimates)
     for one in estimates:
         if one.depth not in (*_SHOWN_DEPTHS, deepest):
@@ -118,15 +133,8 @@ def _estimates(estimates: tuple[Estimate, ...]) -> Table:
         cell = "not estimable"
         if one.mean is not None:
             cell = f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]"
-        table.add_row(
-            escape(one.policy),
-            one.estimator.value,
-            f"{one.depth}",
-            escape(cell),
-            f"{one.ess:,.0f}",
-            f"{one.mean_weight:.3f}",
-            f"{one.lists:,}",
-        )
+        row = (escape(cell), f"{one.ess:,.0f}", f"{one.mean_weight:.2f}")
+        table.add_row(escape(one.policy), one.estimator.value, f"{one.depth}", *row)
     return table
 
 
@@ -138,13 +146,10 @@ def _varieties(report: SlateReport) -> Table:
     return table
 
 
-def _pool(report: SlateReport) -> Table:
-    assert report.pool is not None
-    title = (
-        f"\npools of {report.pool.lists:.1f} lists, mean distance of their orders {report.pool.distance:.3f}"
-    )
+def _pool(pool: PoolVariety) -> Table:
+    title = f"\npools of {pool.lists:.1f} lists, mean distance of their orders {pool.distance:.3f}"
     table = _table(title, "generator", "the best list loses without it", "has the best", "lists")
-    for one in report.pool.generators:
+    for one in pool.generators:
         table.add_row(escape(one.generator), f"{one.gain:.4f}", f"{one.best:.1%}", f"{one.lists:,}")
     return table
 

@@ -10,12 +10,16 @@ import numpy as np
 
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float64
-from relaygr.listwise.folds import Fold, Lineage, check_judge
+from relaygr.listwise.folds import Lineage, check_judge
+from relaygr.listwise.list_net import ListNet
 from relaygr.listwise.lists import survivals
-from relaygr.listwise.step import StepModel, hazard
+from relaygr.listwise.pool import MISSING, Head
+from relaygr.listwise.step import StepModel
+from relaygr.listwise.trained import hazards, place_relations
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.rows import context_of
+from relaygr.training.slate.said import said
 
 _CHUNK = 4000  # lists that are valued at once
 
@@ -52,49 +56,105 @@ class ListJudge(Protocol):
 class StepJudge:
     """A step model as judge.
 
+    Args:
+        lineage: by default what the model records.
+
     Raises:
         ConfigError: the two are of different heads.
     """
 
-    def __init__(
-        self, step: StepModel, value: ValueFunction, fold: Fold | None = None, seed: int = 0
-    ) -> None:
-        if step.heads != value.heads:
-            raise ConfigError("judge", f"its heads {step.heads} are not the value function's {value.heads}")
+    def __init__(self, step: StepModel, value: ValueFunction, lineage: Lineage | None = None) -> None:
+        check_heads(step.heads, value)
         self._step, self._value = step, value
-        self.lineage = Lineage(version=step.version, fold=fold, arch="step", seed=seed)
+        self.lineage = lineage or step.lineage
 
     def predict(self, logs: LoggedLists) -> Predicted:
-        parts = [self._part(logs.select(slice(at, at + _CHUNK))) for at in range(0, len(logs), _CHUNK)]
-        return Predicted(
-            np.concatenate([each.heads for each in parts]),
-            np.concatenate([each.leave for each in parts]),
-            np.concatenate([each.value for each in parts]),
-            np.concatenate([each.utility for each in parts]),
-        )
+        """As `ListJudge`."""
+        parts = [self._part(part) for part in chunks(logs)]
+        return joined(parts)
 
     def _part(self, logs: LoggedLists) -> Predicted:
-        step, (N, L) = self._step, logs.items.shape
-        K = len(step.heads)
-        context = context_of(step.features, logs, step.config.watch_head)  # [N, L, F]
-        columns = np.ascontiguousarray(context.reshape(N * L, -1).T)
-        sums = np.zeros((K + 1, N * L))
-        for net in step.nets:
-            sums += net(columns)
-        base = logs.outputs.astype(np.float64).reshape(N * L, K).T[:, None]  # [K, 1, N * L]
-        conditional = step.conditional(base, sums[:K, None])[:, 0]
-        heads = step.natural(conditional)
-        leave = np.zeros((N, L))
-        if step.config.exit:
-            term = step.exit_term(conditional)
-            logits = sums[K] if term is None else sums[K] + term
-            biases = np.array([step.exit_bias_at(t) for t in range(L)])
-            leave = hazard(logits.reshape(N, L) + biases)
-        inside = np.arange(L) < logs.shown[:, None]
-        value = np.where(inside, self._value(heads).reshape(N, L), 0.0)
-        utility = (survivals(leave) * value).sum(axis=1)
-        by_list = heads.T.reshape(N, L, K) * inside[..., None]
-        return Predicted(by_list, np.where(inside, leave, 0.0), value, utility)
+        return closed_form(*said(self._step, logs), logs, self._value)
+
+
+class NetJudge:
+    """A trained list net as judge: the mean over its members.
+
+    Raises:
+        ConfigError: the two are of different heads.
+    """
+
+    def __init__(self, net: ListNet, value: ValueFunction) -> None:
+        check_heads(net.heads, value)
+        self._net, self._value = net, value
+        self.lineage = net.lineage
+
+    def predict(self, logs: LoggedLists) -> Predicted:
+        """As `ListJudge`."""
+        return joined([self._part(part) for part in chunks(logs)])
+
+    def _part(self, logs: LoggedLists) -> Predicted:
+        context = context_of(self._net.features, logs, self._net.config.watch_head)
+        heads, leave = self._net(context, logs.outputs.astype(np.float64), self._relations(logs))
+        members = [
+            closed_form(each.transpose(1, 2, 0), hazards(left), logs, self._value)
+            for each, left in zip(heads, leave, strict=True)
+        ]
+        return Predicted(
+            np.mean([each.heads for each in members], axis=0),
+            np.mean([each.leave for each in members], axis=0),
+            np.mean([each.value for each in members], axis=0),
+            np.mean([each.utility for each in members], axis=0),
+        )
+
+    def _relations(self, logs: LoggedLists) -> Float64:
+        """As the evaluator's, of logged lists. [N, R, L, L]"""
+        config, (N, L) = self._net.config, logs.items.shape
+        if not config.relation_inputs:
+            return np.zeros((N, 0, L, L))
+        found = list[Float64]()
+        if config.similarity:
+            if logs.vectors is None:
+                raise ConfigError("vectors", "the logs have none, and the judge compares items by them")
+            vectors = logs.vectors.astype(np.float64)
+            found.append(vectors @ vectors.swapaxes(1, 2))
+        for name in config.relations:
+            if name not in logs.attributes:
+                raise ConfigError("attributes", f"the logs lack {name!r}, which the judge reads")
+            values = logs.attributes[name]
+            equal = (values[:, :, None] == values[:, None, :]) & (values != MISSING)[:, :, None]
+            found.append(equal.astype(np.float64))
+        found += [np.broadcast_to(each, (N, L, L)) for each in place_relations(L)]
+        return np.stack(found, axis=1)
+
+
+def closed_form(heads: Float64, leave: Float64, logs: LoggedLists, value: ValueFunction) -> Predicted:
+    """U of lists from heads [N, L, K] and exits [N, L]; nothing behind `shown` counts."""
+    inside = np.arange(logs.items.shape[1]) < logs.shown[:, None]
+    worth = np.where(inside, value(np.ascontiguousarray(heads.transpose(2, 0, 1))), 0.0)
+    left = np.where(inside, leave, 0.0)
+    return Predicted(heads * inside[..., None], left, worth, (survivals(left) * worth).sum(axis=1))
+
+
+def chunks(logs: LoggedLists) -> list[LoggedLists]:
+    """The same lists, some thousands at a time."""
+    return [logs.select(slice(at, at + _CHUNK)) for at in range(0, len(logs), _CHUNK)]
+
+
+def joined(parts: Sequence[Predicted]) -> Predicted:
+    """One after the other."""
+    return Predicted(
+        np.concatenate([each.heads for each in parts]),
+        np.concatenate([each.leave for each in parts]),
+        np.concatenate([each.value for each in parts]),
+        np.concatenate([each.utility for each in parts]),
+    )
+
+
+def check_heads(heads: tuple[Head, ...], value: ValueFunction) -> None:
+    """Raise ConfigError where a judge's heads are not the value function's."""
+    if heads != value.heads:
+        raise ConfigError("judge", f"its heads {heads} are not the value function's {value.heads}")
 
 
 def check_independent(judge: Lineage, selectors: Sequence[Lineage], unrecorded: bool = False) -> str:

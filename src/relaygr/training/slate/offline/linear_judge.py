@@ -17,12 +17,11 @@ from relaygr.listwise import artefact
 from relaygr.listwise.arrays import Float32, Float64
 from relaygr.listwise.features import FeatureTable
 from relaygr.listwise.folds import Fold, Lineage
-from relaygr.listwise.lists import survivals
-from relaygr.listwise.pool import HeadKind, sigmoid
+from relaygr.listwise.pool import Head, HeadKind, sigmoid
 from relaygr.listwise.step import DEFAULT_WINDOW, HeadSpec, hazard
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.logs import LoggedLists
-from relaygr.training.slate.offline.judge import Predicted
+from relaygr.training.slate.offline.judge import Predicted, check_heads, closed_form
 from relaygr.training.slate.rows import context_of
 
 NAME = "judge"
@@ -59,9 +58,7 @@ class LinearJudge:
     """
 
     def __init__(self, config: LinearConfig, tensors: Mapping[str, Float32], value: ValueFunction) -> None:
-        names = tuple((each.name, each.kind) for each in config.heads)
-        if names != tuple((head.name, head.kind) for head in value.heads):
-            raise ConfigError("judge", f"its heads {names} are not the value function's {value.heads}")
+        check_heads(tuple(Head(each.name, each.kind) for each in config.heads), value)
         _check_binary(config)
         K, inputs = len(config.heads), len(config.heads) + 2 * len(config.features)
         wanted = {"centre": (inputs,), "scale": (inputs,), "weights": (K + 1, inputs + 1)}
@@ -69,7 +66,7 @@ class LinearJudge:
         self.config, self.tensors, self._value = config, dict(tensors), value
         self._table = FeatureTable([config.features], config.window)
         version = artefact.version_of(config, tensors)
-        self.lineage = Lineage(version=f"linear:{version}", fold=config.fold, arch=ARCH, seed=-1)
+        self.lineage = Lineage(version=f"linear:{version}", fold=config.fold, arch=ARCH)
 
     def predict(self, logs: LoggedLists) -> Predicted:
         """As `ListJudge`."""
@@ -82,11 +79,7 @@ class LinearJudge:
         if self.config.exit:
             rows[:, :K] = logits
             leave = hazard(rows @ weights[K, :-1] + weights[K, -1]).reshape(N, L)
-        inside = np.arange(L) < logs.shown[:, None]
-        heads = sigmoid(logits).reshape(N, L, K) * inside[..., None]
-        value = np.where(inside, self._value(np.ascontiguousarray(heads.transpose(2, 0, 1))), 0.0)
-        leave = np.where(inside, leave, 0.0)
-        return Predicted(heads, leave, value, (survivals(leave) * value).sum(axis=1))
+        return closed_form(sigmoid(logits).reshape(N, L, K), leave, logs, self._value)
 
     def _standard(self, rows: Float64) -> Float64:
         return (rows - self.tensors["centre"]) / self.tensors["scale"]

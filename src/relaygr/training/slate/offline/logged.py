@@ -12,6 +12,8 @@ from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Int32, Int64
 from relaygr.listwise.folds import Fold, Lineage, Part, Split
 from relaygr.listwise.items import ItemTable
+from relaygr.listwise.list_net import NAME as NET
+from relaygr.listwise.list_net import ListNet
 from relaygr.listwise.lists import ListModel
 from relaygr.listwise.pool import HeadKind, Pool
 from relaygr.listwise.step import NAME as STEP
@@ -19,7 +21,7 @@ from relaygr.listwise.step import HeadSpec, StepModel
 from relaygr.listwise.value import ValueFunction, load_value
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.offline.explored import Explored
-from relaygr.training.slate.offline.judge import ListJudge, StepJudge
+from relaygr.training.slate.offline.judge import ListJudge, NetJudge, StepJudge
 from relaygr.training.slate.offline.linear_judge import NAME as LINEAR
 from relaygr.training.slate.offline.linear_judge import LinearConfig, LinearJudge, fit_linear
 from relaygr.training.slate.offline.protocol import (
@@ -114,17 +116,18 @@ def logged_report(
 
 
 def open_judge(folder: Path, value: ValueFunction) -> ListJudge:
-    """A linear judge or a step model from a folder.
+    """A list net, a linear judge or a step model from a folder.
 
     Raises:
         ConfigError: there is none, or it does not fit.
     """
+    if (folder / f"{NET}.json").exists():
+        return NetJudge(ListNet.load(folder), value)
     if (folder / f"{LINEAR}.json").exists():
         return LinearJudge.load(folder, value)
     if (folder / f"{STEP}.json").exists():
-        step = StepModel.load(folder)
-        return StepJudge(step, value)
-    raise ConfigError("--judge", f"{folder} has neither {LINEAR}.json nor {STEP}.json")
+        return StepJudge(StepModel.load(folder), value)
+    raise ConfigError("--judge", f"{folder} has none of {NET}.json, {LINEAR}.json and {STEP}.json")
 
 
 def _fitted(logs: LoggedLists, value: ValueFunction, selectors: Sequence[Lineage]) -> ListJudge | None:

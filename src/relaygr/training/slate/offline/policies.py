@@ -48,7 +48,7 @@ class Softmax:
 
     @property
     def name(self) -> str:
-        return f"softmax({self.of}, {self.temperature:g})"
+        return f"softmax {self.temperature:g}"
 
     def log_probabilities(self, scene: Scene, picks: Int32) -> Float64:
         return log_softmax(self._scores(scene) / self.temperature, followers(scene, picks))
@@ -80,7 +80,7 @@ class Tilted:
 
     @property
     def name(self) -> str:
-        return f"tilted({self.base.name}, {self.strength:g})"
+        return f"{self.base.name} tilted {self.strength:g}"
 
     def log_probabilities(self, scene: Scene, picks: Int32) -> Float64:
         base = self.base.log_probabilities(scene, picks)
