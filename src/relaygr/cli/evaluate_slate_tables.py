@@ -50,8 +50,8 @@ def print_report(report: SlateReport, console: Console) -> None:
     if report.relevance:
         console.print(_relevance(report))
         say(
-            "relevance reorders logged labels as if users did the same at another position; it is no evidence "
-            "for effects of lists"
+            "relevance reorders logged labels as if users did the same at another position; it is no "
+            "evidence for effects of lists"
         )
     for each in report.cannot:
         say(f"these data cannot show {each}")

@@ -7,9 +7,9 @@ Q a model of what is still to come,
     doubly robust        sum over t of rho_t (y_t - Q_t) + rho_{t-1} E_{pi_e}[Q_t]
     replay               weighted mean of the utility of lists whose first k picks are those of pi_e
 
-The first is unbiased where propensities are right; the second also where they are wrong and Q is right, as Q_t
-counts what follows position t: Q_t = V_t + (1 - e_t) R_{t+1}. R is a number of the request and the position
-alone, so that whatever R is, the expectation of the second is that of the first.
+The first is unbiased where propensities are right; the second also where they are wrong and Q is right, as
+Q_t counts what follows position t: Q_t = V_t + (1 - e_t) R_{t+1}. R is a number of the request and the
+position alone, so that whatever R is, the expectation of the second is that of the first.
 
 Weights stop at the exit: what a user did not see has no influence, and their mean stays 1.
 
@@ -189,7 +189,7 @@ def replay(
         matching: int64 [N], how many of the first picks are the policy's. Positions that a user did not get
             to need not match.
     """
-    N, L = steps.reward.shape
+    L = steps.reward.shape[1]
     seen = steps.seen
     logs = np.where(seen, -steps.log_logging, 0.0)
     inverse = np.exp(np.cumsum(logs, axis=1))

@@ -1,7 +1,7 @@
 """A judge of few numbers: regularised logistic regressions on the ranker's outputs and the context.
 
-It shares nothing with step models but the features: no hidden layers, no random weights, another fit (Newton's
-method). Binary heads only.
+It shares nothing with step models but the features: no hidden layers, no random weights, another fit
+(Newton's method). Binary heads only.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Avito: contextual ads on pages of search results, with their positions and a ranker's estimate of clicks."""
+"""Avito: contextual ads on pages of search results, with positions and a ranker's estimate of clicks."""
 
 from __future__ import annotations
 

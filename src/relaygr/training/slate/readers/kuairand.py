@@ -27,7 +27,7 @@ _LOG: dict[str, Read] = {
     "tab": read_integer,
 }
 CANNOT = (
-    "which videos were candidates, and with what probability each was chosen: nothing is estimable off policy",
+    "the candidates and the probabilities of the choice: nothing is estimable off policy",
     "where one request's list ends: lists are cut from the feed by pauses and by length",
     "when a user left: the log ends a session, it does not say why",
     "lists at random: single videos were put in at random, which calibrates items, not lists",

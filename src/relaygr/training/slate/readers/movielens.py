@@ -84,7 +84,8 @@ def read_films(path: Path) -> Films:
             zipped = stream.peek(1).startswith(b"\x1f")
             binary = cast(IO[bytes], gzip.GzipFile(fileobj=stream)) if zipped else stream
             lines = (line.decode("utf-8-sig") for line in binary)
-            for number, row in enumerate(csv.DictReader(lines, strict=True), 2):
+            for row in csv.DictReader(lines, strict=True):
+                number += 1
                 ids.append(read_integer(row["movieId"] or ""))
                 listed = (row["genres"] or "").split("|")
                 genres.append([name for name in listed if name and name != NO_GENRES])
