@@ -118,7 +118,7 @@ def fit_linear(config: LinearConfig, logs: LoggedLists, value: ValueFunction) ->
         logits[:, at] = rows @ weights[at, :-1] + weights[at, -1]
     leaves = logs.leaves()[seen]
     known = np.isfinite(leaves)
-    if config.exit and known.any():
+    if config.exit and (leaves[known] == 1).any():
         rows[:, :K] = logits
         weights[K] = _logistic(rows[known], leaves[known], config.ridge)
     elif config.exit:
