@@ -38,7 +38,7 @@ from relaygr.listwise.arrays import Bool, Float32, Float64
 from relaygr.listwise.context import same_values
 from relaygr.listwise.decode import best, decode
 from relaygr.listwise.errors import SlateNanError
-from relaygr.listwise.folds import Fold
+from relaygr.listwise.folds import Fold, Lineage
 from relaygr.listwise.pool import MISSING, HeadKind
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene, unit
@@ -106,6 +106,11 @@ class OneShot:
             return self._propose(scene, budget)
         made = self._propose(scene.narrow(columns), budget)
         return [replace(one, picks=columns[one.picks].astype(np.int32)) for one in made]
+
+    @property
+    def lineage(self) -> Lineage:
+        """What a judge has to differ from."""
+        return Lineage(version=self.version, fold=self.config.fold, arch=NAME)
 
     def _propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
         scores, repulsion = self.scores(scene)

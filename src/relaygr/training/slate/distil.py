@@ -109,9 +109,10 @@ class Lessons:
         return made
 
 
-def teachers(model: ListModel, top: int) -> list[Generator]:
-    """What fills the pools: a wide beam with all of its lists, greedy, and MMR."""
-    return [Beam(model, 1, top), Beam(model, 8, top, keep=8), Mmr(trade=0.5), Mmr(trade=0.7)]
+def teachers(model: ListModel, top: int, similarity: bool = True) -> list[Generator]:
+    """What fills the pools: a wide beam with all of its lists, greedy, and with vectors MMR."""
+    beams = [Beam(model, 1, top), Beam(model, 8, top, keep=8)]
+    return [*beams, Mmr(trade=0.5), Mmr(trade=0.7)] if similarity else [*beams]
 
 
 def make_pools(scenes: Sequence[Scene], config: OneShotConfig) -> Pools:
