@@ -42,8 +42,8 @@ def slate(
     Parameters
     ----------
     out: Path
-        Folder: step/, with the options evaluator/, judge/ and one_shot/, train_report.json, and slate.toml, the
-        settings of a server that loads them.
+        Folder: step/, with the options evaluator/, judge/ and one_shot/, train_report.json, and slate.toml,
+        the settings of a server that loads them.
     logs: Path | None
         Folder of logged lists: log.json and lists-N.jsonl.
     items: Path | None
@@ -53,8 +53,8 @@ def slate(
     simulate: int | None
         Instead of LOGS: write so many lists of a simulated world below OUT, with items and a value function.
     evaluator: bool
-        Also train an ensemble that values whole lists, and an independent judge; the ensemble goes into slate.toml
-        if the judge says that it chooses better lists than the step model.
+        Also train an ensemble that values whole lists, and an independent judge; the ensemble goes into
+        slate.toml if the judge says that it chooses better lists than the step model.
     members: int
         Of that ensemble.
     grid: bool
@@ -64,7 +64,8 @@ def slate(
     watch_head: str | None
         Head that the feature "watch" sums up.
     position_control: bool
-        Learn offsets by position that are dropped at serving; features that the logs cannot tell from them are named.
+        Learn offsets by position that are dropped at serving; features that the logs cannot tell from them
+        are named.
     allow_unexplored: bool
         Train although no list was drawn at random.
     seed: int
@@ -114,8 +115,8 @@ def _tell(console: Console, report: SlateReport, out: Path) -> None:
     parts = ", ".join(f"{count:,} for {part}" for part, count in report.lists.items())
     console.print(
         escape(
-            f"{out}: lists by users: {parts}; {report.explored:,} explored; step model of {report.rows:,} consumed "
-            f"positions, loss {report.loss:.4f}"
+            f"{out}: lists by users: {parts}; {report.explored:,} explored; step model of "
+            f"{report.rows:,} consumed positions, loss {report.loss:.4f}"
         ),
         soft_wrap=True,
     )
@@ -123,7 +124,10 @@ def _tell(console: Console, report: SlateReport, out: Path) -> None:
     errors = ", ".join(f"{name} {each:.4f}" for name, each in report.calibration.ece.items())
     console.print(escape(f"calibration error over ten bins: {errors}"), soft_wrap=True)
     names = ", ".join(report.unidentified) or "none"
-    console.print(escape(f"not identified (position or fatigue): {names}"), soft_wrap=True)
+    taken = "dropped at serving" if report.position_control else "taken for fatigue"
+    console.print(
+        escape(f"not identified, position bias or fatigue: {names}; that effect is {taken}"), soft_wrap=True
+    )
     if report.judged is not None:
         console.print(_judged(report))
         said = "better than" if report.better else "not better than"

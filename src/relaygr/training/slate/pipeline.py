@@ -1,9 +1,9 @@
-"""From a log of lists to what a server loads: step model, evaluator, distilled generator, and a judge's verdict."""
+"""From a log of lists to what a server loads: step model, evaluator, `one_shot`, and a judge's verdict."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -26,10 +26,11 @@ from relaygr.listwise.step import HeadSpec, StepModel
 from relaygr.listwise.trained import TrainedEvaluator
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.distil import Distillation, distil, make_pools, taught, teachers
-from relaygr.training.slate.fit import StepTraining, train_step
+from relaygr.training.slate.fit import StepTraining, position_bound, train_step
 from relaygr.training.slate.judge import JudgedReport, judged
 from relaygr.training.slate.list_fit import ListTraining, calibrated, train_lists
 from relaygr.training.slate.read_log import ReadLog
+from relaygr.training.slate.rows import training_rows
 from relaygr.training.slate.said import Calibrated, calibration
 from relaygr.training.slate.shapes import default_config
 
@@ -64,10 +65,10 @@ class SlateTraining:
     one_shot: bool = False
     alpha: float = 0.1
     requests: int = _REQUESTS
-    split: Split = Split()
-    step: StepTraining = StepTraining()
-    lists: ListTraining = ListTraining()
-    distillation: Distillation = Distillation()
+    split: Split = field(default_factory=Split)
+    step: StepTraining = field(default_factory=StepTraining)
+    lists: ListTraining = field(default_factory=ListTraining)
+    distillation: Distillation = field(default_factory=Distillation)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -82,7 +83,9 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         lists: logged lists of each part of the split; explored: those with propensities.
         loss: mean negative log-likelihood of the step model's last epoch; rows: consumed positions.
-        unidentified: features that the logs cannot tell from position offsets.
+        unidentified: features that position and surface determine in these logs, so that a user who did not
+            look and one who was tired are the same.
+        position_control: whether offsets by position took that share and were dropped, or features kept it.
         calibration: of the step model, on lists of the evaluator's users.
         versions: of what was written, by folder.
         judged: policies compared by the judge; None without one.
@@ -94,6 +97,7 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
     loss: float
     rows: int
     unidentified: tuple[str, ...]
+    position_control: bool
     calibration: Calibrated
     versions: dict[str, str]
     judged: JudgedReport | None = None
@@ -142,12 +146,14 @@ def train_slate(
         observe("judge's verdict")
         verdict = _verdict(parts[Part.JUDGE], model, nets, shot, options)
         better = verdict.row("evaluator").low > 0
+    rows = training_rows(trained.model.features, parts[Part.STEP].logs, options.watch_head)
     report = SlateReport(
         lists={part.value: len(found.logs) for part, found in parts.items()},
         explored=int(log.logs.explored.sum()),
         loss=trained.loss,
         rows=trained.rows,
-        unidentified=trained.unidentified,
+        unidentified=position_bound(trained.model.features, rows)[0],
+        position_control=options.step.position_control,
         calibration=calibration(trained.model, parts[Part.EVALUATOR].logs),
         versions=versions,
         judged=verdict,
@@ -197,7 +203,11 @@ def _halves(log: ReadLog, split: Split) -> tuple[ReadLog, ReadLog]:
 
 
 def _nets(
-    parts: dict[Part, ReadLog], value: ValueFunction, step: StepModel, options: SlateTraining, observe: Observe
+    parts: dict[Part, ReadLog],
+    value: ValueFunction,
+    step: StepModel,
+    options: SlateTraining,
+    observe: Observe,
 ) -> tuple[ListNet, ListNet]:
     """Evaluator and judge."""
     base = ListNetConfig(
@@ -268,7 +278,11 @@ def _distilled(
 
 
 def _verdict(
-    log: ReadLog, model: ListModel, nets: tuple[ListNet, ListNet], shot: OneShot | None, options: SlateTraining
+    log: ReadLog,
+    model: ListModel,
+    nets: tuple[ListNet, ListNet],
+    shot: OneShot | None,
+    options: SlateTraining,
 ) -> JudgedReport:
     """What the judge says of lists by the step model, by the trained evaluator, and of the pointwise ones."""
     value, held = model.value, _halves(log, options.split)[1]
