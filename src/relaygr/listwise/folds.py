@@ -1,7 +1,7 @@
 """Folds of users: step model, evaluator and judge learn from different people.
 
-The fold of a user is a digest of a salt and the user's number, so that folds of one split are disjoint whatever
-the logs are, and a model that knows its fold can be asked whom it has seen.
+The fold of a user is a digest of a salt and the user's number, so that folds of one split are disjoint
+whatever the logs are, and a model that knows its fold can be asked whom it has seen.
 """
 
 from __future__ import annotations

@@ -1,21 +1,22 @@
 """A net that reads a whole list: an ensemble of E members, evaluated together.
 
 Inputs of position t, [P]: each head of the ranker (a logit, or log(1 + value)), then the features of the pick
-behind those before it (`features.py`). The net returns corrections g of heads and exit, used as in a step model:
+behind those before it (`features.py`). The net returns corrections g of heads and exit, used as in a step
+model:
 
     logit' = a_k * logit + c_k + g_k      y' = y * exp(c_k + g_k)      logit e = b + g_e
 
 `attention`: h = tanh(in @ x + bias); each block: h_i += o @ sum_j w_ij v_j, h += down @ tanh(up @ h + bias),
-with w_ij = exp(l_ij) / (exp(none) + sum_j exp(l_ij)), l_ij = q_i.k_j / sqrt(d) + relation . r_ij in each of the
-attention heads, over other positions j, in a causal net over earlier ones. r_ij: cosine (with `similarity`), equal
-values of each attribute of `relations`, 1 / |i - j|, j > i.
+with w_ij = exp(l_ij) / (exp(none) + sum_j exp(l_ij)), l_ij = q_i.k_j / sqrt(d) + relation . r_ij in each of
+the attention heads, over other positions j, in a causal net over earlier ones. r_ij: cosine (with
+`similarity`), equal values of each attribute of `relations`, 1 / |i - j|, j > i.
 `recurrent`: h of an LSTM over the positions, in a net that is not causal of one in each direction.
 
 g = out @ h. Zero `out` changes nothing. Arrays, float32, the members first: `in.weight` [E, D, P], `in.bias`,
-`blocks.N.{q,k,v,o}.weight` [E, D, D], `blocks.N.relation` [E, H, R], `blocks.N.none` [E, H], `blocks.N.up.weight`
-[E, 2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [E, D, 2 D]; `forward.weight` [E, 4 D, P + D] (gates in, forget,
-cell, out), `forward.bias` [E, 4 D], the same of `backward`; `out.weight` [E, K + 1, D or 2 D], `scale`, `bias`
-[E, K], `exit` [E, 1].
+`blocks.N.{q,k,v,o}.weight` [E, D, D], `blocks.N.relation` [E, H, R], `blocks.N.none` [E, H],
+`blocks.N.up.weight` [E, 2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [E, D, 2 D]; `forward.weight`
+[E, 4 D, P + D] (gates in, forget, cell, out), `forward.bias` [E, 4 D], the same of `backward`; `out.weight`
+[E, K + 1, D or 2 D], `scale`, `bias` [E, K], `exit` [E, 1].
 """
 
 from __future__ import annotations
@@ -173,7 +174,9 @@ class ListNet:
         arrays, (E, G, L, D) = self._arrays, h.shape
         H = self.config.attention_heads
         q, k, v = (
-            (h @ _turned(arrays[f"{prefix}{name}.weight"])).reshape(E, G, L, H, D // H).transpose(0, 1, 3, 2, 4)
+            (h @ _turned(arrays[f"{prefix}{name}.weight"]))
+            .reshape(E, G, L, H, D // H)
+            .transpose(0, 1, 3, 2, 4)
             for name in "qkv"
         )  # [E, G, H, L, d]
         # Sums over relations one by one, so that they do not depend on how many lists there are.

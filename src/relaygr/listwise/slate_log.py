@@ -1,7 +1,7 @@
 """Lists that were shown and what came of them, on disk: what training reads.
 
-A folder holds `log.json`, the heads of the ranker, and files `lists-N.jsonl` of one JSON object a list. Attributes
-and vectors of items are not in it: they come from the item table that served the lists.
+A folder holds `log.json`, the heads of the ranker, and files `lists-N.jsonl` of one JSON object a list.
+Attributes and vectors of items are not in it: they come from the item table that served the lists.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         consumed: positions that the user got to.
         labels: [consumed, K], by head; null where there is none.
         more: whether the user asked for the next page.
-        log_propensity: log-probability of each pick behind those before it; empty if the choice was not random.
+        log_propensity: log-probability of each pick behind those before it; empty if the choice was not
+            random.
         generator: whose list it was.
         candidates: all that could have been shown; null if that was not kept.
         earlier: items of earlier pages of the feed, oldest first; earlier_watch: the sum of what was observed
@@ -99,8 +100,8 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlateLog:
     """Writes records, and joins served lists with what came of them. Threads may share it.
 
-    Old files are deleted when there are more than `files`; lists that wait for feedback longest are forgotten when
-    more than `waiting` do.
+    Old files are deleted when there are more than `files`; lists that wait for feedback longest are
+    forgotten when more than `waiting` do.
 
     Raises:
         ConfigError: the folder holds a log of other heads.
@@ -203,8 +204,8 @@ def record_of(
     """A served list without feedback yet.
 
     Args:
-        log_propensity: of each pick, where the list itself was drawn. That of a proposal is none: which list is
-            shown depends on what it was compared with.
+        log_propensity: of each pick, where the list itself was drawn. That of a proposal is none: which
+            list is shown depends on what it was compared with.
     """
     shown, versions = ask.shown, result.versions
     return SlateRecord(
@@ -217,9 +218,7 @@ def record_of(
         labels=(),
         log_propensity=tuple(log_propensity),
         generator=result.generator,
-        candidates=Offered(
-            items=tuple(pool.ids.tolist()), outputs=tuple(map(tuple, pool.outputs.tolist()))
-        ),
+        candidates=Offered(items=tuple(pool.ids.tolist()), outputs=tuple(map(tuple, pool.outputs.tolist()))),
         earlier=() if shown is None else tuple(shown.ids.tolist()),
         earlier_watch=0.0 if shown is None or shown.watch is None else float(shown.watch.sum()),
         page=0 if shown is None else shown.page,

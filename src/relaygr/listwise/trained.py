@@ -29,7 +29,9 @@ class TrainedEvaluator:
 
     def __init__(self, net: ListNet, value: ValueFunction) -> None:
         if net.heads != value.heads:
-            raise ConfigError("heads", f"the evaluator's {net.heads} are not the value function's {value.heads}")
+            raise ConfigError(
+                "heads", f"the evaluator's {net.heads} are not the value function's {value.heads}"
+            )
         self.net, self.value = net, value
         self.version = f"lists:{net.version}"
 
@@ -53,6 +55,7 @@ class TrainedEvaluator:
             raise SlateNanError(NAME)
         return utility
 
+    @property
     def needs_vectors(self) -> bool:
         """Whether lists are compared by cosines or by components of vectors."""
         features = self.net.features

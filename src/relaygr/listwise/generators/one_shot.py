@@ -1,6 +1,7 @@
 """A distilled generator: all positions from one pass, without a step model and without steps of a net.
 
-Every candidate gets a score and what repetitions take from it; a list takes the best of what is left. Inputs of candidate i, [P]:
+Every candidate gets a score and what repetitions take from it; a list takes the best of what is left.
+Inputs of candidate i, [P]:
 
     (V_i - mean V) / std V, rank / C,
     each head (a logit, or log(1 + value)),
@@ -13,14 +14,14 @@ Every candidate gets a score and what repetitions take from it; a list takes the
 
     repulsion = repel @ h + bias                                        [C, 1 + attributes]
 
-Attention logits are q.k / sqrt(D) + cosine * cos_ij + better * [j is of better rank]. The net runs once a request;
-what candidate i loses behind the picks S is looked up: repulsion_0 * max(0, largest cosine of i to the last `window`
-picks) (with `similarity`) + sum over attributes of repulsion_a * picks with i's value. Without it one order would have
-to serve all prefixes, and of two similar items that are both good at the top both would be shown. Zero `out`
-and `repel` give the pointwise order. Arrays, float32, `weight`s [outputs, inputs]: `in.weight` [D, P], `in.bias`,
-`blocks.N.{q,k,v,o}.weight` [D, D], `blocks.N.cosine` [1], `blocks.N.better` [1], `blocks.N.up.weight`
-[2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [D, 2 D], `out.weight` [1, D], `base` [1], `repel.weight`
-[1 + attributes, D], `repel.bias`.
+Attention logits are q.k / sqrt(D) + cosine * cos_ij + better * [j is of better rank]. The net runs once a
+request; what candidate i loses behind the picks S is looked up: repulsion_0 * max(0, largest cosine of i to
+the last `window` picks) (with `similarity`) + sum over attributes of repulsion_a * picks with i's value.
+Without it one order would have to serve all prefixes, and of two similar items that are both good at the
+top both would be shown. Zero `out` and `repel` give the pointwise order. Arrays, float32, `weight`s
+[outputs, inputs]: `in.weight` [D, P], `in.bias`, `blocks.N.{q,k,v,o}.weight` [D, D], `blocks.N.cosine` [1],
+`blocks.N.better` [1], `blocks.N.up.weight` [2 D, D], `blocks.N.up.bias`, `blocks.N.down.weight` [D, 2 D],
+`out.weight` [1, D], `base` [1], `repel.weight` [1 + attributes, D], `repel.bias`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from relaygr.listwise.arrays import Bool, Float32, Float64
 from relaygr.listwise.context import same_values
 from relaygr.listwise.decode import best, decode
 from relaygr.listwise.errors import SlateNanError
-from relaygr.listwise.folds import Fold
+from relaygr.listwise.folds import Fold, Lineage
 from relaygr.listwise.pool import MISSING, HeadKind
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene, unit
@@ -106,6 +107,11 @@ class OneShot:
             return self._propose(scene, budget)
         made = self._propose(scene.narrow(columns), budget)
         return [replace(one, picks=columns[one.picks].astype(np.int32)) for one in made]
+
+    @property
+    def lineage(self) -> Lineage:
+        """What a judge has to differ from."""
+        return Lineage(version=self.version, fold=self.config.fold, arch=NAME)
 
     def _propose(self, scene: Scene, budget: Budget) -> list[Proposal]:
         scores, repulsion = self.scores(scene)

@@ -1,7 +1,7 @@
 """Distillation of `one_shot`: a scorer learns which lists of a pool an evaluator likes.
 
-Per request there are G lists with rewards rho_g. Targets are softmax((rho_g - mean) / (tau * std)); the loss is
-the cross-entropy between them and the likelihood of the lists under Plackett-Luce on the scores.
+Per request there are G lists with rewards rho_g. Targets are softmax((rho_g - mean) / (tau * std)); the
+loss is the cross-entropy between them and the likelihood of the lists under Plackett-Luce on the scores.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from relaygr.config.limits import Range, Section
 from relaygr.core.clock import ManualClock
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Bool, Float32, Float64, Int64
-from relaygr.listwise.context import same_values
 from relaygr.listwise.ballot import Ballot, stack
+from relaygr.listwise.context import same_values
 from relaygr.listwise.evaluate import Evaluator
 from relaygr.listwise.generators.beam import Beam
 from relaygr.listwise.generators.mmr import Mmr
@@ -109,9 +109,10 @@ class Lessons:
         return made
 
 
-def teachers(model: ListModel, top: int) -> list[Generator]:
-    """What fills the pools: a wide beam with all of its lists, greedy, and MMR."""
-    return [Beam(model, 1, top), Beam(model, 8, top, keep=8), Mmr(trade=0.5), Mmr(trade=0.7)]
+def teachers(model: ListModel, top: int, similarity: bool = True) -> list[Generator]:
+    """What fills the pools: a wide beam with all of its lists, greedy, and with vectors MMR."""
+    beams = [Beam(model, 1, top), Beam(model, 8, top, keep=8)]
+    return [*beams, Mmr(trade=0.5), Mmr(trade=0.7)] if similarity else [*beams]
 
 
 def make_pools(scenes: Sequence[Scene], config: OneShotConfig) -> Pools:

@@ -1,4 +1,4 @@
-"""An independent judge of lists: a net of another architecture, other users and another seed than any selector."""
+"""An independent judge of lists: another architecture, other users and another seed than any selector."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def judged(
         believed: name -> what selected the policy's lists.
 
     Raises:
-        ConfigError: the judge is a selector, or not independent of one; no requests, or a number of lists that
+        ConfigError: the judge is a selector, or not independent of one; no requests, or a number of lists
+        that
             is not theirs.
     """
     check_judge(judge.net.lineage, selectors)

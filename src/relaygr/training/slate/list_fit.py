@@ -7,21 +7,21 @@ position; another one reads the whole list that was shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from relaygr.config.limits import Range, Section
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float64, Int64
+from relaygr.listwise.choose import Conformal
 from relaygr.listwise.list_net import BucketQuantile, Calibration, ListNet, ListNetConfig
 from relaygr.listwise.lists import survivals
-from relaygr.listwise.choose import Conformal
-from relaygr.listwise.pool import MISSING, HeadKind, natural
+from relaygr.listwise.pool import MISSING, HeadKind
 from relaygr.listwise.trained import hazards, place_relations
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.list_nets import ListMember, joined
@@ -140,9 +140,7 @@ class _Lists:
         return _float(np.stack(found, axis=1))
 
 
-def _descend(
-    net: ListMember, data: _Lists, weight: Float64, training: ListTraining, seed: int
-) -> float:
+def _descend(net: ListMember, data: _Lists, weight: Float64, training: ListTraining, seed: int) -> float:
     epochs = training.epochs_for(len(data))
     layers = [each for name, each in net.named_parameters() if name.endswith("weight")]
     others = [each for name, each in net.named_parameters() if not name.endswith("weight")]
@@ -242,5 +240,5 @@ def calibrated(net: ListNet, value: ValueFunction, logs: LoggedLists, alpha: flo
     return ListNet(config, net.tensors)
 
 
-def _float(values: np.ndarray) -> Tensor:  # type: ignore[type-arg]
+def _float(values: npt.NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))

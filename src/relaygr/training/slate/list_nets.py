@@ -80,7 +80,7 @@ class ListMember(ArrayModule):
         hidden = cell = torch.zeros(len(x), D, dtype=x.dtype)
         states = []
         for t in range(x.shape[1]):
-            enter, forget, fresh, leave = (inner[:, t] + hidden @ outer).split(D, 1)
+            enter, forget, fresh, leave = (inner[:, t] + hidden @ outer).chunk(4, 1)
             here = there[:, t : t + 1]
             cell = torch.sigmoid(forget) * cell + torch.sigmoid(enter) * torch.tanh(fresh)
             cell = cell * here

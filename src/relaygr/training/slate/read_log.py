@@ -6,8 +6,10 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float32, Float64, Int32, Int64
@@ -152,8 +154,8 @@ def _rows(
     fill: float,
     kind: type,
     get: Callable[[SlateRecord], Sequence[float]],
-) -> np.ndarray:  # type: ignore[type-arg]
-    found = np.full((len(records), length), fill, dtype=kind)
+) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = np.full((len(records), length), fill, dtype=kind)
     for n, one in enumerate(records):
         values = get(one)[:length]
         found[n, : len(values)] = values

@@ -25,7 +25,7 @@ class CalibrationRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibrated(msgspec.Struct, frozen=True, kw_only=True):
-    """By head and position; `ece`: mean |said - seen| over ten bins of equal size, by binary head and `exit`."""
+    """By head and position; `ece`: mean |said - seen| over ten equal bins, by binary head and `exit`."""
 
     rows: tuple[CalibrationRow, ...]
     ece: dict[str, float]
@@ -50,11 +50,14 @@ def calibration(step: StepModel, logs: LoggedLists) -> Calibrated:
     """Of positions that users got to; lists should be of users that the model has not seen."""
     heads, leave = said(step, logs)
     rows, ece = list[CalibrationRow](), dict[str, float]()
-    columns = [(head.name, heads[..., k], logs.labels[..., k]) for k, head in enumerate(logs.heads)]
+    columns = [
+        (head.name, heads[..., k], logs.labels[..., k].astype(np.float64))
+        for k, head in enumerate(logs.heads)
+    ]
     if step.config.exit:
         columns.append(("exit", leave, logs.leaves()))
-    for at, (name, told, labels) in enumerate(columns):
-        known: Bool = logs.observed & np.isfinite(labels)
+    for at, (name, told, happened) in enumerate(columns):
+        known: Bool = logs.observed & np.isfinite(happened)
         for t in range(known.shape[1]):
             here = known[:, t]
             if here.any():
@@ -64,11 +67,11 @@ def calibration(step: StepModel, logs: LoggedLists) -> Calibrated:
                         position=t,
                         rows=int(here.sum()),
                         said=float(told[here, t].mean()),
-                        seen=float(labels[here, t].mean()),
+                        seen=float(happened[here, t].mean()),
                     )
                 )
         if known.any() and (at == len(logs.heads) or logs.heads[at].kind is HeadKind.BINARY):
-            ece[name] = _ece(told[known], labels[known].astype(np.float64))
+            ece[name] = _ece(told[known], happened[known])
     return Calibrated(rows=tuple(rows), ece=ece)
 
 

@@ -1,9 +1,9 @@
 """Models that are retrained on the logs of their own lists, round after round, in a world of known truth.
 
-The ranker of such a world knows what users like (the part of the logit that does not depend on the item's quality)
-and learns the quality of items from its own logs alone: shrunk residuals of consumed positions. Items that are
-not shown are not learned about, so that without exploration the first good ones keep their places and the
-catalogue narrows. The list layer is trained anew each round as well.
+The ranker of such a world knows what users like (the part of the logit that does not depend on the item's
+quality) and learns the quality of items from its own logs alone: shrunk residuals of consumed positions.
+Items that are not shown are not learned about, so that without exploration the first good ones keep their
+places and the catalogue narrows. The list layer is trained anew each round as well.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class SelfTraining(Section, frozen=True, kw_only=True):
     Attributes:
         rounds: after round 0, whose lists are all drawn at random about an untrained ranker's.
         requests: in every round.
-        explore: share of requests whose lists are drawn by Plackett-Luce at `temperature`; 0 for no exploration.
+        explore: share of requests whose lists are drawn by Plackett-Luce at `temperature`; 0 for no
+            exploration.
         shrinkage: weight of "an item is like the others" against what was seen of it.
         epochs: of the step model; seed: of everything.
     """
