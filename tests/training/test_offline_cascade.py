@@ -1,4 +1,4 @@
-"""Off-policy estimates: against the formula, against the truth of small worlds, and where they must refuse."""
+"""Off-policy estimates: against the formula, against the truth of small worlds, and where they refuse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ def random_steps(seed: int, N: int = 60, L: int = 5) -> Steps:
 @pytest.mark.parametrize("seed", range(5))
 def test_vectors_agree_with_the_formula(seed: int) -> None:
     steps = random_steps(seed)
-    matching = np.random.default_rng(seed).integers(0, 6, 60)
     ips, robust = ips_values(steps).mean(axis=0), doubly_robust_values(steps).mean(axis=0)
     weights = steps.weights()
     for depth in range(1, 6):
@@ -119,7 +118,11 @@ def test_a_right_model_makes_up_for_wrong_propensities() -> None:
 def test_missing_propensities_and_labels_are_refused() -> None:
     steps = random_steps(7)
     seen = np.argwhere(steps.seen)[0]
-    for name, field in (("log_logging", "log_propensity"), ("reward", "labels"), ("log_target", "log_target")):
+    for name, field in (
+        ("log_logging", "log_propensity"),
+        ("reward", "labels"),
+        ("log_target", "log_target"),
+    ):
         values = getattr(steps, name).copy()
         values[tuple(seen)] = np.nan
         with pytest.raises(ConfigError, match=field):
@@ -177,7 +180,7 @@ def test_requests_of_one_user_are_drawn_together() -> None:
         np.repeat(steps.log_logging, 10, axis=0),
         np.repeat(steps.log_target, 10, axis=0),
     )
-    once = [one for one in estimate("p", replace(steps, model=None))]
+    once = estimate("p", replace(steps, model=None))
     tenfold = estimate("p", copied)
     for one, ten in zip(once, tenfold, strict=True):
         assert one.low == pytest.approx(ten.low)

@@ -125,5 +125,3 @@ def test_candidates_of_other_requests_are_refused(explored: Explored) -> None:
         Explored(explored.logs, list(reversed(explored.pools)), explored.picks)
     with pytest.raises(ConfigError, match="of 149 requests, for 150 lists"):
         Explored(explored.logs, explored.pools[1:], explored.picks)
-
-

@@ -24,7 +24,13 @@ from relaygr.training.slate.world import World, WorldConfig
 
 SMALL = WorldConfig(items=200, topics=10, authors=20, candidates=20, length=5, repetition=0.6)
 OPTIONS = SimulatedOptions(
-    lists=2000, requests=100, seeds=2, temperature=0.5, world=SMALL, training=StepTraining(epochs=15)
+    lists=2000,
+    requests=80,
+    seeds=2,
+    temperature=0.5,
+    world=SMALL,
+    training=StepTraining(epochs=15),
+    evaluation=EvalSlateOptions(most_lists=250),
 )
 
 
@@ -88,7 +94,7 @@ def test_the_judge_agrees_with_the_truth_about_the_order(report: SlateReport) ->
     for one in (truth, judge):
         assert one.means["default"] > one.means["pointwise"]
         assert one.means["beam4"] >= one.means["greedy"] - 0.02
-    assert judge.means["default"] == pytest.approx(truth.means["default"], rel=0.1)
+    assert judge.means["default"] == pytest.approx(truth.means["default"], rel=0.2)
     assert truth.inflation["pointwise"] == pytest.approx(1.0, abs=0.15)
 
 
