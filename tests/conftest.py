@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,23 @@ def shared_data() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from redis_process import find_redis_server, redis_server  # as above
+
+    binary = find_redis_server()
+    if binary is None:
+        pytest.skip("redis-server is not installed")
+    with redis_server(binary, tmp_path_factory.mktemp("redis")) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_redis(redis_url: str) -> str:
+    import redis  # as above
+
+    with closing(redis.Redis.from_url(redis_url)) as client:
+        client.flushall()
+    return redis_url

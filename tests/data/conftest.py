@@ -7,24 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import redis
-from store_backends import Backend, find_redis_server, redis_server
-
-
-@pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    binary = find_redis_server()
-    if binary is None:
-        pytest.skip("redis-server is not installed")
-    with redis_server(binary, tmp_path_factory.mktemp("redis")) as url:
-        yield url
-
-
-@pytest.fixture
-def empty_redis(redis_url: str) -> str:
-    with closing(redis.Redis.from_url(redis_url)) as client:
-        client.flushall()
-    return redis_url
+from store_backends import Backend
 
 
 def _backend(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Backend:

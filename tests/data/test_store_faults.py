@@ -11,8 +11,9 @@ import lmdb
 import numpy as np
 import pytest
 import redis
-from store_backends import Backend, batch, find_redis_server, flipped, numbered, redis_server
+from store_backends import Backend, batch, flipped, numbered
 
+from redis_process import find_redis_server, redis_server
 from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import BackendError, ConfigError, OverloadError
 from relaygr.data.stores import Profile, open_store

@@ -13,11 +13,15 @@ import threading
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import redis
 import uvicorn
 
 from relaygr.config.load import load_config
+from relaygr.config.stream import StreamConfig
+from relaygr.data.streams import Entry, event_of
 from relaygr.serving.app import build_app
 from relaygr.serving.service import Service
 
@@ -106,3 +110,12 @@ def test_an_example(name: str, tmp_path: Path) -> None:
     for word in SAID[name]:
         assert word in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_producer_of_events(empty_redis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["stream_events.py", empty_redis])
+    runpy.run_path(str(EXAMPLES / "stream_events.py"), run_name="__main__")
+    with contextlib.closing(redis.Redis.from_url(empty_redis)) as client:
+        entries: Any = client.xrange(StreamConfig().streams[0])
+    found = [event_of(Entry("s", 1, {name.decode(): one[name] for name in one})) for _, one in entries]
+    assert [event.item for event in found] == [11, 7, 13]

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 from promql import Selector, parse_expression
 from slate_metric_cases import tell_slates
+from stream_metric_cases import told_counts
 
 from relaygr.core.clock import ManualClock
 from relaygr.listwise.request import Mode
@@ -26,6 +27,7 @@ from relaygr.serving.generation.metrics import GenerateMetrics
 from relaygr.serving.metrics import Metrics
 from relaygr.serving.recent import Recent
 from relaygr.serving.slate.metrics import SlateMetrics
+from relaygr.serving.stream.counts import StreamMetrics
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 # Prometheus gives these to every series of a target.
@@ -86,6 +88,7 @@ def catalogue(live: Live) -> Catalogue:
         SlateMetrics(slates, Recent(ManualClock(1000.0)), lambda: "0" * 32, lambda: 0, lambda: Mode.ON)
     )
     found.add(slates.collect())
+    found.add(StreamMetrics(told_counts()).collect())
     return found
 
 

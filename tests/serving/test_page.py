@@ -15,6 +15,7 @@ import pytest
 from generation_metric_cases import generation
 from live_service import Live, Traffic, live_service
 from metric_cases import facts, tell_everything
+from stream_metric_cases import told_counts
 
 from relaygr.core.clock import ManualClock
 from relaygr.serving.metrics import Metrics
@@ -96,7 +97,9 @@ def status_json(**changes: Any) -> bytes:
         clock.advance(5.0)
         tell_everything(metrics, clock.now_s())
     clock.advance(5.0)
-    return msgspec.json.encode(msgspec.to_builtins(metrics.snapshot(generation=generation)) | changes)
+    return msgspec.json.encode(
+        msgspec.to_builtins(metrics.snapshot(generation=generation, stream=told_counts().status)) | changes
+    )
 
 
 def answer_with(page: Page, url: str, body: bytes) -> None:
@@ -188,6 +191,20 @@ def test_a_generator_has_a_section_of_its_own(watched: Watched, live: Live) -> N
     expect(watched.page.locator("#catalogue")).to_have_text("no catalogue")
     answer_with(watched.page, live.url, status_json(generation=None))
     expect(watched.page.locator("#generation")).to_be_hidden()
+    assert watched.faults == []
+
+
+def test_an_event_stream_has_a_section_of_its_own(watched: Watched, live: Live) -> None:
+    answer_with(watched.page, live.url, status_json())
+    watched.page.goto(live.url)
+    expect(watched.page.locator("#stream")).to_be_visible()
+    assert watched.text("#stream-state") == "reading"
+    said = watched.text("#streams")
+    assert re.search(r"streams read here\s+1 of 2\s+entries behind\s+1234\s+oldest of them\s+2 min", said)
+    assert re.search(r"applied / known / dead\s+5 / 6 / 7\s+removed unread\s+4\s", said)
+    assert re.search(r"failures of server / appends\s+2 / 3", said)
+    answer_with(watched.page, live.url, status_json(stream=None))
+    expect(watched.page.locator("#stream")).to_be_hidden()
     assert watched.faults == []
 
 

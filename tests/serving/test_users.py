@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from relaygr.core.errors import BackendError
-from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile, StoredHistory, open_store
+from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile, Source, StoredHistory, open_store
 from relaygr.serving.users import Reading, Users
 
 OWNER = ("t", "u")
@@ -41,8 +41,10 @@ class Slow:
         assert self.gate.wait(10)
         return found
 
-    def append(self, tenant: str, user: str, events: EventBatch, key: str | None = None) -> Appended:
-        done = self.inner.append(tenant, user, events, key)
+    def append(
+        self, tenant: str, user: str, events: EventBatch, key: str | None = None, source: Source | None = None
+    ) -> Appended:
+        done = self.inner.append(tenant, user, events, key, source=source)
         assert self.gate.wait(10)
         if self.fail:
             raise BackendError("the connection broke")
@@ -116,6 +118,18 @@ def test_after_a_failed_append_the_store_is_asked() -> None:
         store.fail = False
         assert (await users.get(OWNER)).items.tolist() == [1, 2]
         assert store.loads == 2
+
+    with_users(test)
+
+
+def test_a_history_grows_by_what_was_new_of_a_source() -> None:
+    async def test(users: Users, store: Slow) -> None:
+        await users.append(OWNER, batch(1, 2), None, Source("s", (1, 2)))
+        await users.get(OWNER)
+        await users.append(OWNER, batch(2, 3), None, Source("s", (2, 3)))
+        await users.append(OWNER, batch(1, 2, 3), None, Source("s", (1, 2, 3)))
+        assert (await users.get(OWNER)).items.tolist() == [1, 2, 3]
+        assert store.loads == 1
 
     with_users(test)
 

@@ -12,6 +12,7 @@ from relaygr.config.host import HostConfig
 from relaygr.config.limits import Range, Section
 from relaygr.config.relay import RelayConfig, RouterConfig, TriggerConfig
 from relaygr.config.slate import SlateConfig
+from relaygr.config.stream import StreamConfig
 from relaygr.config.train_generator import TrainGeneratorConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import GIB, MIB
@@ -343,3 +344,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     serving: ServingConfig = ServingConfig()
     generator: GeneratorConfig = GeneratorConfig()
     slate: SlateConfig = SlateConfig()
+    stream: StreamConfig = StreamConfig()

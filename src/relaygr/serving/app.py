@@ -6,6 +6,7 @@ import asyncio
 import functools
 from importlib import resources
 
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
@@ -69,9 +70,7 @@ async def events(call: Call) -> wire.EventsAnswer:
     if key is not None:
         if body.key not in (None, key):
             raise HttpError(422, "request", "key: differs from the header idempotency-key", field="key")
-        body = wire.EventsBody(
-            user=body.user, items=body.items, timestamps=body.timestamps, actions=body.actions, key=key
-        )
+        body = replace(body, key=key)
     return await call.service.append(call.caller.tenant, body)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from relaygr.core.errors import RequestError
 from relaygr.core.ids import check_name
-from relaygr.data.stores import EventBatch
+from relaygr.data.stores import EventBatch, Source
+from relaygr.data.streams.interface import parse_offset
 from relaygr.engine import UserHistory
 from relaygr.serving.users import Owner
 from relaygr.serving.wire import EventsBody, History
@@ -22,6 +23,15 @@ def event_batch(body: EventsBody) -> EventBatch:
     count = len(body.items)
     actions = np.ones(count, np.int64) if body.actions is None else np.asarray(body.actions, np.int64)
     return EventBatch(np.asarray(body.items, np.int64), np.asarray(body.timestamps, np.int64), actions)
+
+
+def source_of(body: EventsBody) -> Source | None:
+    """Where the events stand in their stream; RequestError for a source without offsets, or the converse."""
+    if body.source is None and body.offsets is None:
+        return None
+    if body.source is None or body.offsets is None:
+        raise RequestError("source" if body.source is None else "offsets", "is missing: both or neither")
+    return Source(body.source, tuple(map(parse_offset, body.offsets)))
 
 
 def inline_history(owner: Owner, sent: History, slots: int, limit: int) -> UserHistory:

@@ -123,6 +123,10 @@ class Forwarder:
                     return Delivered(route, answer)
             away.append(route.member)
 
+    def done(self, route: Route) -> None:
+        """What was `Here` has ended."""
+        self._router.done(route.member)
+
     async def everywhere(self, errand: Errand, gone: asyncio.Future[None]) -> list[Answer]:
         """To every other member that serves, at once; those that do not live any more need not answer.
 

@@ -28,6 +28,8 @@ from relaygr.serving.logs import answered, bound, configure
 from relaygr.serving.oip_errors import oip_error
 from relaygr.serving.returns import dropped, merged, passed_on, stamped
 from relaygr.serving.router_metrics import RouterMetrics
+from relaygr.serving.stream.program import Consuming
+from relaygr.serving.stream.sinks import Routed, Sink
 from relaygr.serving.wire import Health
 
 _MEMBERS = "/v1/members"
@@ -46,7 +48,10 @@ def run(config: Config, announce: Callable[[str], None]) -> bool:
     """
     configure(config.serving.log_level, config.serving.log_personal)
     gateway = Gateway(config)
-    return process.run(gateway, gateway, config.serving, announce)
+    program: process.Program = gateway
+    if config.stream.url:
+        program = Consuming(gateway, config, gateway.sink(), gateway.registry)
+    return process.run(gateway, program, config.serving, announce)
 
 
 class Gateway:
@@ -63,7 +68,7 @@ class Gateway:
             raise ConfigError("router.members", "is empty; a gateway needs instances to send requests to")
         if config.router.self_id:
             raise ConfigError("router.self_id", "must be empty: a gateway is none of the members")
-        self._settings = config.serving
+        self._config, self._settings = config, config.serving
         self._gatekeeper = Gatekeeper(config.serving.keys)
         self._intake = Intake(config, self._gatekeeper)
         self._admissions = Admissions(config.serving.requests_max, config.serving.tenant_requests_max)
@@ -81,6 +86,11 @@ class Gateway:
             "relaygr_http_request_seconds", "From the request to the answer", ("route",),
             buckets=_SECONDS, registry=self.registry,
         )  # fmt: skip
+
+    def sink(self) -> Sink:
+        """Takes events for the instances."""
+        limit_s = self._config.scheduler.deadline_max_ms / 1000
+        return Routed(self._forwarder, self._settings.keys, None, limit_s)
 
     async def start(self) -> None:
         """Ask all members once; ready from now on, as soon as one of them is."""

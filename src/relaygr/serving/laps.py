@@ -39,7 +39,7 @@ class Kind:
         route: the pattern of its path, for logs.
         lap: None for a request that is of no user.
         everyone: all members have to hear of it.
-        repeatable: doing it twice is as good as once; of events, only with a key.
+        repeatable: doing it twice is as good as once; of events, only with a key or a source.
     """
 
     route: str
@@ -118,7 +118,7 @@ class Keys:
         named = _SESSION_ID.fullmatch(given) is not None
         if kind.route == _BODIES["/v1/events"].route:
             found = _events.decode(body)
-            user, repeatable = found.user, found.key is not None or "idempotency-key" in headers
+            user, repeatable = found.user, _repeatable(found, headers)
             return Whose(given if named else session_key(tenant, user), repeatable)
         if named:
             return Whose(given)
@@ -140,6 +140,12 @@ class _User(msgspec.Struct):
 class _Events(msgspec.Struct):
     user: str
     key: str | None = None
+    source: str | None = None
+
+
+def _repeatable(events: _Events, headers: Headers) -> bool:
+    """Whether the store knows them when they come again."""
+    return events.key is not None or events.source is not None or "idempotency-key" in headers
 
 
 class _Input(msgspec.Struct):

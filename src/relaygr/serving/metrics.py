@@ -32,6 +32,7 @@ from relaygr.serving.gauges import Gauges, Readings
 from relaygr.serving.recent import Recent
 from relaygr.serving.series import OTHER, Series, SeriesByModel
 from relaygr.serving.snapshot import Generation, ModelFacts, State, Status
+from relaygr.serving.stream.counts import StreamStatus
 from relaygr.serving.summary import summary
 
 # Why a prefix signal was refused, and what the scheduler says itself.
@@ -217,8 +218,13 @@ class Metrics:
         encoder, content_type = choose_encoder(accept)
         return encoder(self.registry), content_type
 
-    def snapshot(self, state: State = "ready", generation: Callable[[], Generation] | None = None) -> Status:
-        """What `/v1/status` says; `generation` is asked about the generator, where there is one.
+    def snapshot(
+        self,
+        state: State = "ready",
+        generation: Callable[[], Generation] | None = None,
+        stream: Callable[[], StreamStatus] | None = None,
+    ) -> Status:
+        """What `/v1/status` says; `generation` and `stream` are asked, where there are such.
 
         May wait for a running batch: call it off the event loop.
         """
@@ -231,6 +237,7 @@ class Metrics:
             facts,
             age_s,
             generation() if generation is not None else None,
+            stream() if stream is not None else None,
             uptime_s=self.uptime_s,
             busy=self.utilisation,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 
@@ -26,7 +27,7 @@ from relaygr.engine.slate.opening import heads_of
 from relaygr.relay.budgets import FIXED_BUDGETS
 from relaygr.serving import answers, wire
 from relaygr.serving.admit import Admissions
-from relaygr.serving.bodies import event_batch, owner_of
+from relaygr.serving.bodies import event_batch, owner_of, source_of
 from relaygr.serving.cache_watch import CacheWatch
 from relaygr.serving.errors import HttpError
 from relaygr.serving.feedback import feedback
@@ -41,6 +42,7 @@ from relaygr.serving.readings import readings
 from relaygr.serving.reload import Served, check_path, load, relayed
 from relaygr.serving.slate.desk import SlateDesk
 from relaygr.serving.snapshot import Status
+from relaygr.serving.stream.counts import StreamStatus
 from relaygr.serving.tracing import follow
 from relaygr.serving.users import Reading, Users, reading_of
 from relaygr.serving.waiting import ClientGoneError, Gone, answered
@@ -83,6 +85,7 @@ class Service:
         self._store: HistoryStore | None = None
         self._users: Users | None = None
         self.generation: GenerateDesk | None = None  # where `generator.model` is set, once it is loaded
+        self.stream: Callable[[], StreamStatus] | None = None  # where an event stream is read
         self.slates: SlateDesk | None = None  # where `slate.value` is set, once it is read
 
     @property
@@ -157,20 +160,19 @@ class Service:
         owner = owner_of(tenant, body.user)
         if body.key is not None:
             check_name("key", body.key)
-        events = event_batch(body)
+        events, source = event_batch(body), source_of(body)
         # Stored events cannot be refused later: ranking would fail for this user from then on.
         self.engine.check_events(events.items, events.actions)
         try:
-            done = await self.users.append(owner, events, body.key)
+            done = await self.users.append(owner, events, body.key, source)
         except RequestError as error:
             if error.field != "key":
                 raise
             raise HttpError(HTTPStatus.CONFLICT, "key_conflict", str(error), field="key") from error
         if not done.replayed:
             self.metrics.appended(done.accepted, done.late)
-        return wire.EventsAnswer(
-            body.user, done.sequence, done.accepted, done.duplicates, done.late, done.replayed
-        )
+        counts = (done.sequence, done.accepted, done.duplicates, done.late, done.replayed)
+        return wire.EventsAnswer(body.user, *counts)
 
     async def prefix(self, tenant: str, body: wire.PrefixBody, request_id: str) -> wire.PrefixReply:
         """Have a user's history encoded ahead of ranking; answers at once."""
@@ -296,7 +298,7 @@ class Service:
     async def status(self) -> Status:
         """What the status page shows."""
         generation = self.generation.status if self.generation is not None else None
-        return await asyncio.to_thread(self.metrics.snapshot, self.health.status, generation)
+        return await asyncio.to_thread(self.metrics.snapshot, self.health.status, generation, self.stream)
 
     async def drain(self, timeout_s: float) -> bool:
         """Say that the service is not ready, refuse new work, finish what there is, close the store.

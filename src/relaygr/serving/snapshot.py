@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from relaygr.cache.interface import Stats
 from relaygr.serving.recent import SLICE_S, percentile_ms
+from relaygr.serving.stream.counts import StreamStatus
 
 State = Literal["starting", "ready", "draining"]
 
@@ -180,7 +181,7 @@ class Status(Struct, frozen=True, kw_only=True):
         admissions: prefix signals by what became of them.
         answers: HTTP answers by the first digit of their status.
         lost: rank requests and prefixes without an answer: deadline, cancelled, failed.
-        generation: null without a generator.
+        generation: null without a generator; stream: without an event stream.
         latency_model_error: mean of |measured / predicted - 1| over recent passes; null without one.
         timeline: the last five minutes, oldest first.
     """
@@ -199,6 +200,7 @@ class Status(Struct, frozen=True, kw_only=True):
     queue: Queue
     pool: Pool | None
     generation: Generation | None
+    stream: StreamStatus | None
     histories: Histories
     latency_model_error: float | None
     timeline: list[Moment]

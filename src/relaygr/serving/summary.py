@@ -21,6 +21,7 @@ from relaygr.serving.snapshot import (
     Status,
     Tally,
 )
+from relaygr.serving.stream.counts import StreamStatus
 
 ERRORS = "answer 5xx"
 _Buckets = dict[str, Counter[int]]
@@ -33,6 +34,7 @@ def summary(
     facts: ModelFacts | None,
     model_age_s: float | None,
     generation: Generation | None = None,
+    stream: StreamStatus | None = None,
     *,
     uptime_s: float,
     busy: float,
@@ -61,6 +63,7 @@ def summary(
         ),
         pool=None if now.pool is None else Pool.of(now.pool),
         generation=generation,
+        stream=stream,
         histories=Histories(users=now.users, bytes=now.users_bytes),
         latency_model_error=None if now.error is None else now.error.mean_error,
         timeline=[Moment.of(*one) for one in recent.timeline("all", ERRORS)],

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from relaygr.config.settings import Config, StoreConfig
 from relaygr.core.errors import ConfigError, RelayError
-from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile
+from relaygr.data.stores import Appended, EventBatch, HistoryStore, Profile, Source
 from relaygr.engine import UserHistory
 from relaygr.models.presets import AnyConfig
 from relaygr.models.window import anchor, anchor_stride
@@ -192,13 +192,17 @@ class Users:
                 self._keep(owner, history)
         return history
 
-    async def append(self, owner: Owner, events: EventBatch, key: str | None) -> Appended:
+    async def append(
+        self, owner: Owner, events: EventBatch, key: str | None, source: Source | None = None
+    ) -> Appended:
         """Store events, then grow the history in memory; both are done when this returns."""
 
         async def write() -> Appended:
             async with self._turn(owner):
                 try:
-                    appended = await self._call(lambda: self._store.append(*owner, events, key))
+                    appended = await self._call(
+                        lambda: self._store.append(*owner, events, key, source=source)
+                    )
                 except RelayError:
                     # A broken connection leaves open whether it was stored.
                     self._drop(owner)

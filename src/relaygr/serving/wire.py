@@ -15,6 +15,8 @@ UtcOffset = Annotated[int, Meta(ge=-86_400, le=86_400)]
 Milliseconds = Annotated[float, Meta(gt=0)]
 # In characters; names have at most as many bytes.
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_BYTES)]
+# Two numbers of 64 bits, the second 0 where it is left out.
+Offset = Annotated[str, Meta(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$", max_length=41)]
 
 
 RankPath = Literal["hit", "reloaded", "resumed", "full", "truncated", "degraded"]
@@ -36,13 +38,15 @@ class History(Body, frozen=True, kw_only=True):
 
 
 class EventsBody(Body, frozen=True, kw_only=True):
-    """Events of one user to append."""
+    """Events of one user to append; `source` and `offsets`, where they stand in a stream."""
 
     user: Name
     items: list[Int]
     timestamps: list[Time]
     actions: list[Count] | None = None
     key: Name | None = None
+    source: Name | None = None
+    offsets: list[Offset] | None = None
 
 
 class PrefixBody(Body, frozen=True, kw_only=True):

@@ -5,8 +5,9 @@ from relaygr.data.stores.interface import (
     EventBatch,
     HistoryStore,
     Profile,
+    Source,
     StoredHistory,
 )
 from relaygr.data.stores.open import open_store
 
-__all__ = ["Appended", "EventBatch", "HistoryStore", "Profile", "StoredHistory", "open_store"]
+__all__ = ["Appended", "EventBatch", "HistoryStore", "Profile", "Source", "StoredHistory", "open_store"]

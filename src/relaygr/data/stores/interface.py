@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from relaygr.core.errors import RequestError
+from relaygr.core.ids import check_name
 from relaygr.data.dataset import TIME_LIMIT_S
 
 Int64s = npt.NDArray[np.int64]
@@ -16,6 +17,7 @@ Int64s = npt.NDArray[np.int64]
 MAX_BATCH_EVENTS = 65_536
 MAX_CONTEXTUAL = 1_024
 MAX_UTC_OFFSET_S = 86_400
+MAX_OFFSET = (1 << 128) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,15 +55,40 @@ class EventBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Source:
+    """Where the events of a batch stand in an ordered stream that delivers at least once.
+
+    Attributes:
+        name: of the stream (of one shard of it), a name like a user's.
+        offsets: of each event, rising, in [0, 2^128).
+
+    Raises:
+        RequestError: when built of anything else.
+    """
+
+    name: str
+    offsets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_name("source", self.name)
+        last = -1
+        for offset in self.offsets:
+            if not last < offset <= MAX_OFFSET:
+                raise RequestError("offsets", f"{offset} must be above {last} and at most 2^128 - 1")
+            last = offset
+
+
+@dataclass(frozen=True, slots=True)
 class Appended:
     """What an append did.
 
     Attributes:
         sequence: the user's events ever accepted, these included; the next event gets this number.
         accepted: events of the batch that were stored.
-        duplicates: events that were dropped, being equal to a recent one.
+        duplicates: events that were dropped, being equal to a recent one or known from their source.
         late: accepted events that are older than one in front of them.
-        replayed: the key was known; nothing was stored now, the numbers are those of the first time.
+        replayed: the key was known, and the numbers are those of the first time; or all offsets were. Nothing
+            was stored now.
         events: the accepted events with the times that `load` gives them; none on a replay.
     """
 
@@ -143,6 +170,7 @@ class HistoryStore(ABC):
         events: EventBatch,
         key: str | None = None,
         dedupe: bool | None = None,
+        source: Source | None = None,
     ) -> Appended:
         """Store `events` behind those the user has; they are durable when this returns.
 
@@ -159,9 +187,13 @@ class HistoryStore(ABC):
             key: the client's idempotency key, a name like a user's. The same key with the same events
                 stores nothing and answers as the first time. Only the newest `keys_per_user` of a user are
                 known, and none after `delete`.
+            source: the user's last offset in a source is kept with the events, in one step. Events at or
+                in front of it are known and dropped, so that a stream may deliver again what was appended,
+                in batches cut anywhere. The offsets of the last `SOURCES_PER_USER` sources are kept, until
+                `delete`; other appends do not push them out.
 
         Raises:
-            RequestError: also where `key` was used for other events.
+            RequestError: also where `key` was used for other events, or `source` is of so many others.
         """
 
     @abstractmethod

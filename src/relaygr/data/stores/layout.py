@@ -32,6 +32,11 @@ _INT64 = struct.Struct("<q")
 _HEAD = struct.Struct("<qqq")
 HEAD_BYTES = _CRC.size + _HEAD.size
 _KEY = struct.Struct(f"<{DIGEST_BYTES}s{DIGEST_BYTES}sqiii")
+_MARK = -1  # in place of what a key's append accepted: the record is the last offset in a source
+SOURCES_PER_USER = 4
+
+
+_Record = tuple[bytes, bytes, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,31 +192,51 @@ def name_digest(name: bytes) -> bytes:
 
 
 class KeyRing:
-    """The newest idempotency keys of a user, oldest first, with what they were answered."""
+    """A user's newest idempotency keys, oldest first, with what they were answered, and last offsets."""
 
-    __slots__ = ("_records",)
+    __slots__ = ("_keys", "_marks")
 
     def __init__(self, blob: bytes | None) -> None:
         """BackendError if `blob` is damaged."""
-        self._records = b"" if blob is None else unseal(blob, "idempotency keys")
-        if len(self._records) % _KEY.size:
-            raise BackendError(f"damaged record: the idempotency keys have {len(self._records)} bytes")
+        records = b"" if blob is None else unseal(blob, "idempotency keys")
+        if len(records) % _KEY.size:
+            raise BackendError(f"damaged record: the idempotency keys have {len(records)} bytes")
+        self._keys: list[_Record] = []
+        self._marks: list[_Record] = []
+        for record in _KEY.iter_unpack(records):
+            (self._marks if record[3] == _MARK else self._keys).append(record)
 
     def find(self, key: str, content: bytes) -> Appended | None:
         """The answer that `key` got, or None; RequestError if it was for other content."""
         wanted = name_digest(key.encode())
-        for digest, held, sequence, accepted, duplicates, late in _KEY.iter_unpack(self._records):
+        for digest, held, sequence, accepted, duplicates, late in self._keys:
             if digest == wanted:
                 if held != content:
                     raise RequestError("key", f"{key!r} was used for other events")
                 return Appended(sequence, accepted, duplicates, late, replayed=True)
         return None
 
-    def with_key(self, key: str, content: bytes, answer: Appended, limit: int) -> bytes:
-        """The ring with `key` added and all but the newest `limit` dropped, packed."""
+    def add(self, key: str, content: bytes, answer: Appended, limit: int) -> None:
+        """Put `key` behind the others; of those the newest `limit` stay."""
         counts = (answer.sequence, answer.accepted, answer.duplicates, answer.late)
-        records = self._records + _KEY.pack(name_digest(key.encode()), content, *counts)
-        return seal(records[-limit * _KEY.size :])
+        self._keys = [*self._keys, (name_digest(key.encode()), content, *counts)][-limit:]
+
+    def offset(self, source: str) -> int:
+        """The last offset that was appended of `source`; -1 for none."""
+        wanted = name_digest(source.encode())
+        for digest, offset, *_ in self._marks:
+            if digest == wanted:
+                return int.from_bytes(offset, "little")
+        return -1
+
+    def mark(self, source: str, offset: int, sequence: int) -> None:
+        """`source` was appended up to `offset`; the sources that were heard of last stay."""
+        digest, place = name_digest(source.encode()), offset.to_bytes(DIGEST_BYTES, "little")
+        others = [record for record in self._marks if record[0] != digest]
+        self._marks = [*others, (digest, place, sequence, _MARK, 0, 0)][-SOURCES_PER_USER:]
+
+    def packed(self) -> bytes:
+        return seal(b"".join(_KEY.pack(*record) for record in (*self._marks, *self._keys)))
 
 
 def pack_profile(profile: Profile) -> bytes:

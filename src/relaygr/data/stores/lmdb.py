@@ -13,7 +13,7 @@ from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import BackendError, ConfigError, RelayError
 from relaygr.data.stores.gate import Gate
 from relaygr.data.stores.group import GroupCommit, Write
-from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, StoredHistory
+from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, Source, StoredHistory
 from relaygr.data.stores.layout import (
     HEAD_BYTES,
     SCHEMA_VERSION,
@@ -100,9 +100,10 @@ class LmdbStore(HistoryStore):
         events: EventBatch,
         key: str | None = None,
         dedupe: bool | None = None,
+        source: Source | None = None,
     ) -> Appended:
         owner = Owner.of(tenant, user)
-        call = AppendCall.of(events, key, dedupe, self._settings)
+        call = AppendCall.of(events, key, dedupe, source, self._settings)
         keys = _Keys(owner)
 
         def work(txn: Transaction[bytes]) -> tuple[Appended, Write | None]:
@@ -226,7 +227,7 @@ class LmdbStore(HistoryStore):
 
     def _stored(self, txn: Transaction[bytes], keys: _Keys, call: AppendCall) -> Stored:
         head = self._head(txn, keys)
-        ring = None if call.key is None else txn.get(keys.ring, db=self._rows)
+        ring = txn.get(keys.ring, db=self._rows) if call.reads_ring else None
         return Stored(head, ring, self._chunks(txn, keys, head.span(call.looks_back)))
 
     def _write(self, txn: Transaction[bytes], owner: Owner, keys: _Keys, plan: Plan) -> None:

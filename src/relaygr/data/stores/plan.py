@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from relaygr.config.settings import StoreConfig
+from relaygr.core.errors import RequestError
 from relaygr.core.ids import check_name
-from relaygr.data.stores.interface import Appended, EventBatch, Int64s
+from relaygr.data.stores.interface import Appended, EventBatch, Int64s, Source
 from relaygr.data.stores.layout import (
     CHUNK_EVENTS,
     Head,
@@ -30,28 +32,51 @@ class AppendCall:
     Attributes:
         window: recent events that a new one is compared with; 0 stores whatever comes.
         content: digest of the events, with a key only.
+        source: where the events come from.
     """
 
     events: EventBatch
     key: str | None
     content: bytes
     window: int
+    source: Source | None = None
 
     @classmethod
     def of(
-        cls, events: EventBatch, key: str | None, dedupe: bool | None, settings: StoreConfig
+        cls,
+        events: EventBatch,
+        key: str | None,
+        dedupe: bool | None,
+        source: Source | None,
+        settings: StoreConfig,
     ) -> AppendCall:
-        """RequestError unless `key` is None or a name."""
+        """RequestError unless `key` is None or a name, or if `source` is of another number of events."""
+        if source is not None and len(source.offsets) != len(events):
+            raise RequestError("offsets", f"has {len(source.offsets)} values for {len(events)} items")
         if key is not None:
             check_name("key", key)
         wanted = dedupe if dedupe is not None else key is None
         content = b"" if key is None else content_digest(events)
-        return cls(events, key, content, settings.dedupe_events if wanted else 0)
+        return cls(events, key, content, settings.dedupe_events if wanted else 0, source)
 
     @property
     def looks_back(self) -> int:
         """How many of the newest events must be read: those compared with, or one, for its chunk."""
         return max(self.window, 1)
+
+    @property
+    def reads_ring(self) -> bool:
+        return self.key is not None or self.source is not None
+
+    def behind(self, offset: int) -> AppendCall:
+        """The part of it that comes after `offset` of its source."""
+        assert self.source is not None
+        known = bisect_right(self.source.offsets, offset)
+        if not known:
+            return self
+        columns = (self.events.items, self.events.timestamps, self.events.actions)
+        rest = EventBatch(*(column[known:] for column in columns))
+        return replace(self, events=rest, source=Source(self.source.name, self.source.offsets[known:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +112,23 @@ def plan_append(call: AppendCall, stored: Stored, settings: StoreConfig) -> Plan
         RequestError: the key was used for other events.
         BackendError: what is stored is damaged.
     """
-    if call.key is None:
+    if not call.reads_ring:
         return _plan_events(call, stored, settings)
-    ring = KeyRing(stored.ring)
-    known = ring.find(call.key, call.content)
+    ring, rest = KeyRing(stored.ring), call
+    known = ring.find(call.key, call.content) if call.key is not None else None
     if known is not None:
         return Plan(known)
-    plan = _plan_events(call, stored, settings)
-    packed = ring.with_key(call.key, call.content, plan.answer, settings.keys_per_user)
-    return Plan(plan.answer, plan.head or stored.head, plan.chunks, plan.dropped, packed)
+    if call.source is not None:
+        rest = call.behind(ring.offset(call.source.name))
+        if len(call.events) and not len(rest.events):
+            return Plan(Appended(stored.head.total, 0, len(call.events), 0, replayed=True))
+    plan = _plan_events(rest, stored, settings)
+    answer = replace(plan.answer, duplicates=plan.answer.duplicates + len(call.events) - len(rest.events))
+    if rest.source is not None and rest.source.offsets:
+        ring.mark(rest.source.name, rest.source.offsets[-1], answer.sequence)
+    if call.key is not None:
+        ring.add(call.key, call.content, answer, settings.keys_per_user)
+    return Plan(answer, plan.head or stored.head, plan.chunks, plan.dropped, ring.packed())
 
 
 def _plan_events(call: AppendCall, stored: Stored, settings: StoreConfig) -> Plan:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import BackendError, ConfigError, OverloadError
+from relaygr.data.redis_url import place_of
 from relaygr.data.stores.gate import Gate
-from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, StoredHistory
+from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, Source, StoredHistory
 from relaygr.data.stores.layout import (
     CHUNK_EVENTS,
     SCHEMA_VERSION,
@@ -95,7 +95,7 @@ class RedisStore(HistoryStore):
             raise ConfigError(
                 "store.url", "a redis:// store needs redis: pip install 'relaygr[redis]'"
             ) from error
-        place = _place(url)
+        place = place_of(url, "store.url")
         self._name, self._settings = f"the history store {place}", settings
         self._redis_error, self._no_script = redis.RedisError, redis.exceptions.NoScriptError
         self._unreachable = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError)
@@ -123,9 +123,10 @@ class RedisStore(HistoryStore):
         events: EventBatch,
         key: str | None = None,
         dedupe: bool | None = None,
+        source: Source | None = None,
     ) -> Appended:
         owner = Owner.of(tenant, user)
-        call = AppendCall.of(events, key, dedupe, self._settings)
+        call = AppendCall.of(events, key, dedupe, source, self._settings)
         with self._gate, self._lock(owner), owner.named(self._name):
             for _ in range(_MAX_TRIES):
                 found, stored = self._read(owner, call.looks_back)
@@ -250,19 +251,3 @@ def _head(found: bytes | None) -> Head:
     except ValueError as error:
         raise BackendError(f"damaged record: the head is {found[:64]!r}") from error
     return Head(first, total, newest_s)
-
-
-def _place(url: str) -> str:
-    """`url` without its password; ConfigError for options, which would change how we talk to the server."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError("store.url", f"not a URL: {error}") from error
-    place = f"{parts.scheme}://{host or 'localhost'}:{port or 6379}{parts.path}"
-    if parts.query or parts.fragment:
-        raise ConfigError("store.url", f"{place} must have no options behind its path")
-    database = parts.path.removeprefix("/")
-    if database and not (database.isascii() and database.isdigit()):
-        raise ConfigError("store.url", f"{place}: the path must be the number of a database")
-    return place

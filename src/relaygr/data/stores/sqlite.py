@@ -15,7 +15,7 @@ from relaygr.config.settings import StoreConfig
 from relaygr.core.errors import BackendError, ConfigError, OverloadError, RelayError
 from relaygr.data.stores.gate import Gate
 from relaygr.data.stores.group import GroupCommit, Write
-from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, StoredHistory
+from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, Source, StoredHistory
 from relaygr.data.stores.layout import (
     SCHEMA_VERSION,
     Owner,
@@ -117,9 +117,10 @@ class SqliteStore(HistoryStore):
         events: EventBatch,
         key: str | None = None,
         dedupe: bool | None = None,
+        source: Source | None = None,
     ) -> Appended:
         owner = Owner.of(tenant, user)
-        call = AppendCall.of(events, key, dedupe, self._settings)
+        call = AppendCall.of(events, key, dedupe, source, self._settings)
 
         def work(writer: sqlite3.Connection) -> tuple[Appended, Write | None]:
             with owner.named(self._name):

@@ -36,7 +36,7 @@ def read_history(reader: sqlite3.Connection, owner: Owner, newest: int) -> tuple
 def read_for_append(writer: sqlite3.Connection, owner: Owner, call: AppendCall) -> Stored:
     head, blobs = read_history(writer, owner, call.looks_back)
     ring = None
-    if call.key is not None:
+    if call.reads_ring:
         query = "SELECT ring FROM keys JOIN user ON user = id WHERE tenant = ? AND name = ?"
         ring = writer.execute(query, (owner.tenant, owner.user)).fetchone()
     return Stored(head, None if ring is None else ring[0], blobs)

@@ -1,0 +1,244 @@
+"""Streams on a Redis server, read by a consumer group; needs redis, the extra `streams`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from relaygr.config.stream import StreamConfig
+from relaygr.core.errors import BackendError, ConfigError, OverloadError
+from relaygr.data.redis_url import place_of
+from relaygr.data.streams.interface import (
+    Entry,
+    EventStream,
+    Lag,
+    StreamLostError,
+    format_offset,
+    parse_offset,
+)
+from relaygr.data.streams.scripts import ASSIGN, LAG, READ, REJECT, RELEASE, TIDY
+
+log = logging.getLogger("relaygr.data")
+
+_RETRY_MS = 1000.0
+_LEAST_VERSION = 7
+_FORGET_MS = 86_400_000
+_FIELDS_MAX = 64  # of a dead letter; a script cannot take any number of them
+
+
+class RedisStream(EventStream):
+    """See `EventStream`. Leases on the server say whose a stream is, and every read asks for its lease.
+
+    A reader blocks with a plain XREAD, which changes nothing, and then reads for the group in a script that
+    checks the lease: a consumer that was paused for longer than its lease would otherwise take entries that
+    belong behind those that its successor works on.
+    """
+
+    def __init__(self, settings: StreamConfig) -> None:
+        """ConfigError, of `stream.url`: no redis package, or a bad URL. Connects with the first call."""
+        try:
+            import redis
+            import redis.asyncio
+            from redis.asyncio.retry import Retry
+            from redis.backoff import NoBackoff
+        except ModuleNotFoundError as error:
+            raise ConfigError("stream.url", "redis:// needs redis: pip install 'relaygr[streams]'") from error
+        place = place_of(settings.url, "stream.url")
+        self._name, self._settings = f"the event stream at {place}", settings
+        self._redis_error, self._response = redis.RedisError, redis.exceptions.ResponseError
+        self._no_script = redis.exceptions.NoScriptError
+        self._unreachable = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
+        wait_s = settings.timeout_ms / 1000
+        try:
+            self._client = redis.asyncio.Redis.from_url(
+                settings.url,
+                protocol=2,
+                socket_timeout=wait_s + settings.block_ms / 1000,
+                socket_connect_timeout=wait_s,
+                health_check_interval=30,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise ConfigError("stream.url", f"{place}: {error}") from error
+        self._call: Callable[..., Awaitable[Any]] = self._client.execute_command
+        self._consumer = settings.consumer or socket.gethostname() or "relaygr"
+        self._token = f"{self._consumer}:{secrets.token_hex(8)}"
+        self._begin = "$" if settings.first == "newest" else "0"
+        self._checked = self._closed = False
+        self._made: set[str] = set()
+        # What was read and not acknowledged; None where nobody knows what was read before.
+        self._unsettled: dict[str, set[int] | None] = {}
+        self._trimmed = dict.fromkeys(settings.streams, 0)
+        self._gaps = dict.fromkeys(settings.streams, 0)
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        return self._settings.streams
+
+    async def assigned(self) -> frozenset[str]:
+        with self._named_errors():
+            await self._check_server()
+            leases = [self._lease(stream) for stream in self.streams]
+            places = await self._script(
+                ASSIGN, [self._members, *leases], [self._token, self._settings.claim_idle_ms]
+            )
+            ours = frozenset(self.streams[int(place) - 1] for place in places)
+            for stream in ours - self._made:
+                await self._make_group(stream, self._begin)
+        for stream in ours:
+            self._unsettled.setdefault(stream, None)
+        return ours
+
+    async def release(self, stream: str) -> None:
+        self._unsettled.pop(stream, None)
+        with self._named_errors():
+            await self._script(RELEASE, [self._lease(stream)], [self._token])
+
+    async def read(self, stream: str) -> Sequence[Entry]:
+        settings = self._settings
+        if stream not in self._unsettled:
+            raise StreamLostError(f"{self._name}: {stream} is not ours")
+        before, self._unsettled[stream] = self._unsettled[stream], None
+        again = before is None or bool(before)
+        with self._named_errors():
+            kind, *found = await self._read(stream, again)
+            if kind == b"none":
+                if again:
+                    await self._script(TIDY, [stream], [settings.group, self._consumer, _FORGET_MS])
+                self._unsettled[stream] = set()
+                await self._client.xread({stream: found[0]}, count=1, block=settings.block_ms)
+                return ()
+        if kind == b"lost":
+            del self._unsettled[stream]
+            raise StreamLostError(f"{self._name}: {stream} is another consumer's")
+        entries, removed = found
+        if removed:
+            self._trimmed[stream] += len(removed)
+            log.warning("%s: %d entries of %s were removed unread", self._name, len(removed), stream)
+        got = [Entry(stream, parse_offset(identity.decode()), _fields(pairs)) for identity, pairs in entries]
+        # Of what was read before there may be more behind these.
+        self._unsettled[stream] = None if again else {entry.offset for entry in got}
+        return got
+
+    async def acknowledge(self, stream: str, offsets: Sequence[int]) -> None:
+        if not offsets:
+            return
+        with self._named_errors():
+            await self._client.xack(stream, self._settings.group, *map(format_offset, offsets))
+        self._settle(stream, offsets)
+
+    async def reject(self, entry: Entry, reason: str) -> None:
+        settings, identity = self._settings, format_offset(entry.offset)
+        letter: list[bytes | str] = ["dead.stream", entry.stream, "dead.id", identity, "dead.error", reason]
+        if len(entry.fields) > _FIELDS_MAX:
+            letter += ["dead.fields", str(len(entry.fields))]
+        for name, value in islice(entry.fields.items(), _FIELDS_MAX):
+            letter += [name.encode(errors="surrogateescape"), value]
+        with self._named_errors():
+            await self._script(
+                REJECT,
+                [settings.dead_letter, entry.stream],
+                [settings.dead_letter_max, settings.group, identity, *letter],
+            )
+        self._settle(entry.stream, [entry.offset])
+
+    async def lag(self) -> tuple[Lag, ...]:
+        found = []
+        with self._named_errors():
+            for stream in self.streams:
+                answer = await self._script(LAG, [stream], [self._settings.group, self._begin])
+                pending, unread, length, age_ms, gap = map(int, answer)
+                if stream in self._unsettled:
+                    self._trimmed[stream] += max(gap - self._gaps[stream], 0)
+                self._gaps[stream] = gap
+                entries = pending + (length if unread < 0 else unread - gap)
+                found.append(Lag(stream, entries, age_ms / 1000, self._trimmed[stream]))
+        return tuple(found)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for stream in self.streams:
+                await self._script(RELEASE, [self._lease(stream)], [self._token])
+            await self._client.zrem(self._members, self._token)
+        except (self._redis_error, OSError) as error:
+            # Others take over when the leases end.
+            log.warning("%s: closed without its answer: %s", self._name, type(error).__name__)
+        finally:
+            self._unsettled.clear()
+            await self._client.aclose()
+
+    @property
+    def _members(self) -> str:
+        return f"relaygr:consumers:{self._settings.group}"
+
+    def _lease(self, stream: str) -> str:
+        return f"relaygr:lease:{self._settings.group}:{stream}"
+
+    def _settle(self, stream: str, offsets: Sequence[int]) -> None:
+        known = self._unsettled.get(stream)
+        if known is not None:
+            known.difference_update(offsets)
+
+    async def _check_server(self) -> None:
+        if self._checked:
+            return
+        version = str((await self._client.info("server"))["redis_version"])
+        if int(version.partition(".")[0]) < _LEAST_VERSION:
+            raise BackendError(f"{self._name} is of version {version}, {_LEAST_VERSION}.0 is needed")
+        self._checked = True
+
+    async def _make_group(self, stream: str, begin: str) -> None:
+        try:
+            await self._client.xgroup_create(stream, self._settings.group, begin, mkstream=True)
+        except self._response as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+        self._made.add(stream)
+
+    async def _read(self, stream: str, again: bool) -> list[Any]:
+        settings = self._settings
+        keys = [stream, self._lease(stream)]
+        arguments: list[bytes | str | int] = [
+            *(self._token, settings.claim_idle_ms, settings.group, self._consumer, settings.batch),
+            int(again),
+        ]
+        try:
+            return list(await self._script(READ, keys, arguments))
+        except self._response as error:
+            if "NOGROUP" not in str(error):
+                raise
+        # Its server began anew or somebody removed it: whatever is there is read, what was done is known.
+        log.warning("%s: the group of %s was gone and is made again", self._name, stream)
+        await self._make_group(stream, "0")
+        return list(await self._script(READ, keys, arguments))
+
+    async def _script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
+        name = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+        try:
+            return await self._call("EVALSHA", name, len(keys), *keys, *arguments)
+        except self._no_script:
+            return await self._call("EVAL", script, len(keys), *keys, *arguments)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self._unreachable as error:
+            raise OverloadError(f"{self._name} cannot be reached: {error}", _RETRY_MS) from error
+        except self._redis_error as error:
+            raise BackendError(f"{self._name}: {error}") from error
+
+
+def _fields(pairs: Sequence[bytes]) -> dict[str, bytes]:
+    """Of fields that are there twice the last one counts; names that are no UTF-8 stay what they are."""
+    names = (name.decode(errors="surrogateescape") for name in pairs[::2])
+    return dict(zip(names, pairs[1::2], strict=True))

@@ -1,0 +1,1 @@
+"""Events from a stream: the consumer, where it puts them, metrics."""
