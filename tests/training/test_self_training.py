@@ -27,7 +27,7 @@ def check(world: World, requests: int, explore: float, epochs: int) -> None:
 
 
 def test_exploration_keeps_the_catalogue() -> None:
-    check(World(WorldConfig(items=300, bias=1.0, candidates=40)), requests=150, explore=0.4, epochs=2)
+    check(World(WorldConfig(items=300, bias=1.0)), requests=200, explore=0.3, epochs=3)
 
 
 @pytest.mark.slow
