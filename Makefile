@@ -40,6 +40,9 @@ bench: setup
 	$(BIN)/relaygr bench rank --preset hstu-kuairand --json out/bench-rank-kuairand.json
 	$(BIN)/relaygr bench cache --quick --json out/bench-cache.json
 	$(BIN)/relaygr bench relay --quick --json out/bench-relay.json
+	$(BIN)/relaygr bench beam --quick --json out/bench-beam.json
+	$(BIN)/relaygr bench linear --quick --json out/bench-linear.json
+	$(BIN)/relaygr bench slate --quick --json out/bench-slate.json
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,6 +12,7 @@ import pytest
 from relay_stub import RelayStub
 from rich.console import Console
 
+from relaygr.bench.relay import ablation_rate_taus
 from relaygr.bench.relay_experiment import Case, Confirming, Effort
 from relaygr.bench.relay_ground import Ground
 from relaygr.bench.relay_loads import Loads
@@ -213,6 +214,14 @@ def test_the_report_has_every_figure_with_its_twin(confirmed: Confirmed, tmp_pat
     assert point["paths"] == [{"name": "hit", "count": 10}]
     assert any("relay_rate was not searched to its end" in note for note in whole["notes"])
     assert msgspec.json.decode(msgspec.json.encode(made(tmp_path, confirmed)), type=RelayReport)
+
+
+def test_ablations_run_at_half_of_a_rate_that_loads_confirmed(confirmed: Confirmed) -> None:
+    assert confirmed.relay_rate is not None
+    assert confirmed.relay_rate.best is not None
+    assert ablation_rate_taus(confirmed) == pytest.approx(confirmed.relay_rate.best * LIMITS.tau_ms / 2000)
+    bound = msgspec.structs.replace(confirmed.relay_rate, best=confirmed.q0, runs=())
+    assert ablation_rate_taus(msgspec.structs.replace(confirmed, relay_rate=bound)) == 0.4
 
 
 def test_a_busy_machine_is_said(confirmed: Confirmed, tmp_path: Path) -> None:

@@ -121,10 +121,8 @@ class _Bench:
         return found
 
     async def _ablations(self, ground: Ground, found: Sequence[Confirmed]) -> list[Ablation]:
-        again = found[1]
-        best = again.relay_rate.best if again.relay_rate is not None else None
-        rate = 0.5 * best * ground.speed.tau_ms / 1000 if best is not None else _TWIN_RATES["sessions"]
-        traffic = self._fixed(ground, away(self._spec.cases()[1].traffic), rate, _ABLATION_REQUESTS)
+        again = away(self._spec.cases()[1].traffic)
+        traffic = self._fixed(ground, again, ablation_rate_taus(found[1]), _ABLATION_REQUESTS)
         async with Servers(self._folder / "servers-ablations") as servers:
             pair = self._pair(cramped(ground, TAU_HISTORY), servers)
             return await pair.ablations(traffic, self._spec.seeds[:1])
@@ -156,6 +154,17 @@ def _simulate(ground: Ground, cases: Sequence[Case], seeds: tuple[int, ...]) -> 
         for case in cases
     ]
     return search_all(questions, usable_cores())
+
+
+def ablation_rate_taus(again: Confirmed) -> float:
+    """Half of the relay's highest rate in sessions, in requests a tau.
+
+    Where no load of its own passed, the best is a bound from another search and says nothing of speed.
+    """
+    highest = again.relay_rate
+    if highest is None or highest.best is None or not highest.runs:
+        return _TWIN_RATES["sessions"]
+    return 0.5 * highest.best * again.limits.tau_ms / 1000
 
 
 def _ratios(found: Experiment) -> str:

@@ -32,8 +32,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         coefficients: of passes.
         scatter: how measured passes differ from them; empty runs every pass in its fitted time.
-        overhead_ms: from the time a request is due until its work is in a queue, and from the end of the
-            work to the answer, together: HTTP and the event loop.
+        overhead_ms: from the time a request is due until its work could begin with nothing before it, and
+            from the end of the work to the answer, together: HTTP, event loops and threads.
         token_bytes: of a history token in device and host memory.
         link_bytes_per_s, link_ms: of a copy between host and device, and what each costs beside its bytes.
         network_bytes_per_s, network_ms: the same of a copy from another instance; only `remote_fetch` makes
