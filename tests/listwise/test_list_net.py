@@ -1,4 +1,4 @@
-"""Nets over whole lists: values that do not depend on other lists, causality, files, and the trained evaluator."""
+"""Nets over whole lists: values that do not depend on other lists, causality, files, the evaluator."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_net_is_the_slow_one(shown: int) -> None:
         scores, repulsion = model.scores(scene)
         slow, losses = slow_scores(model, scene)
         assert scores == pytest.approx(slow, abs=2e-5)
-        assert repulsion.T == pytest.approx(np.array(losses), abs=2e-5)
+        assert pytest.approx(np.array(losses), abs=2e-5) == repulsion.T
         made = model.propose(scene, free_budget())[0]
         assert made.picks.tolist() == slow_list(model, scene)
         assert made.generator == "one_shot"

@@ -38,7 +38,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def configured(trained: Path, **changes: Any) -> Config:
     ranker = trained / "ranker"
     if not ranker.exists():
-        save_model(ranker, config=msgspec.structs.replace(TINY, action_bits=("watch", "like"), tasks=("watch",)))
+        save_model(
+            ranker, config=msgspec.structs.replace(TINY, action_bits=("watch", "like"), tasks=("watch",))
+        )
     section = tomllib.loads((trained / "slate.toml").read_text())["slate"]
     slate = msgspec.convert(section | {"budget_ms": 0.0} | changes, SlateConfig)
     return msgspec.structs.replace(settings(ranker), slate=slate)
@@ -73,12 +75,14 @@ def test_settings_that_do_not_fit_are_named(trained: Path) -> None:
         SlateConfig(value="v", evaluator="e")
     with pytest.raises(ConfigError, match=r"slate\.evaluator: .*nowhere"):
         open_slates(configured(trained, evaluator="nowhere").slate, HEADS)
+    changed = configured(trained, evaluator=str(trained / "evaluator")).slate
     with pytest.raises(ConfigError, match="heads"):
-        changed = configured(trained, evaluator=str(trained / "evaluator")).slate
         open_slates(changed, (Head("watch"), Head("like")))
 
 
-def test_training_says_what_it_found(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_says_what_it_found(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     files = ("--logs", trained / "logs", "--items", trained / "items.npz", "--value", trained / "value.json")
     assert train(*files, "--out", tmp_path / "again", "--position-control") == 0
     said = capsys.readouterr().out

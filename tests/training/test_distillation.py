@@ -1,4 +1,4 @@
-"""Distillation of `one_shot`: serving's arithmetic, a proper likelihood, and what the distilled lists gain."""
+"""Distillation of `one_shot`: serving's arithmetic, a proper likelihood, and what its lists gain."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def random_scorer(config: OneShotConfig, seed: int = 0) -> OneShot:
     random = np.random.default_rng(seed)
     zero = OneShot.zero(config)
     noise = {name: random.standard_normal(each.shape) for name, each in zero.tensors.items()}
-    return OneShot(config, {name: (zero.tensors[name] + 0.3 * noise[name]).astype(np.float32) for name in noise})
+    return OneShot(
+        config, {name: (zero.tensors[name] + 0.3 * noise[name]).astype(np.float32) for name in noise}
+    )
 
 
 def test_torch_and_numpy_agree(scenes: list[Scene]) -> None:

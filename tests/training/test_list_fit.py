@@ -1,4 +1,4 @@
-"""Training of list nets: serving's arithmetic, blind behind exits, order effects, ensembles and conformal bounds."""
+"""Training of list nets: serving's arithmetic, blind behind exits, order effects, conformal bounds."""
 
 from __future__ import annotations
 
@@ -179,4 +179,4 @@ def test_what_does_not_fit_is_told(logs: LoggedLists) -> None:
         train_lists(shaped(features=("position",)), replace(logs, vectors=None), QUICK)
     with pytest.raises(ConfigError, match="topic"):
         train_lists(shaped(features=("position",)), replace(logs, attributes={}), QUICK)
-    assert HEADS == logs.heads
+    assert logs.heads == HEADS

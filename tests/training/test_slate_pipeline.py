@@ -127,8 +127,8 @@ def test_a_judge_that_is_a_selector_is_refused(log: ReadLog, tmp_path: Path) -> 
     assert report.rows[0].judged > 0
     with pytest.raises(ConfigError, match="selector itself"):
         judged(TrainedEvaluator(judge, VALUE), [judge.lineage], scenes, users, lists)
+    one = msgspec.structs.replace(judge.config, fold=net.config.fold)
     with pytest.raises(ConfigError, match="same users"):
-        one = msgspec.structs.replace(judge.config, fold=net.config.fold)
         judged(TrainedEvaluator(ListNet(one, judge.tensors), VALUE), [net.lineage], scenes, users, lists)
     untold = StepModel(msgspec.structs.replace(step.config, fold=None), step.tensors)
     with pytest.raises(ConfigError, match="not known"):
@@ -144,8 +144,8 @@ def test_what_does_not_fit_is_told(log: ReadLog, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="leave none"):
         run(log.select(np.arange(1)))
+    unknown = np.full_like(log.logs.log_propensity, np.nan)
     with pytest.raises(ConfigError, match="log_propensity"):
-        unknown = np.full_like(log.logs.log_propensity, np.nan)
         run(replace(log, logs=replace(log.logs, log_propensity=unknown)))
     with pytest.raises(ConfigError, match="candidates"):
         run(replace(log, candidates=[None] * 600))
