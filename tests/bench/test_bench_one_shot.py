@@ -28,10 +28,13 @@ def test_the_work_is_counted_from_shapes() -> None:
 def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "one.json"
     sizes = ["--lists", "300", "--pools", "30", "--requests", "10"]
-    main(["bench", "one-shot", *sizes, "--json", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "one-shot", *sizes, "--json", str(path)])
+    assert not ended.value.code
     assert "multiply-adds a list" in capsys.readouterr().out
     report = json.loads(path.read_text())
     assert report["gain_share"] == pytest.approx(report["gain"] / report["beam_gain"])
     assert report["ms"] > 0
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["bench", "one-shot", "--pools", "0"])
+    assert ended.value.code == 2
