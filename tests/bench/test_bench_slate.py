@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,15 +10,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from relaygr.bench import slate_rules
+from relaygr.bench import slate, slate_rules
 from relaygr.bench.slate import SlateSpec, bench_slate, quick_report
 from relaygr.bench.slate_world import SlateWorld
 from relaygr.cli.main import app
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.request import SlateAsk
 from relaygr.listwise.slates import Slates
+from relaygr.training.slate.gain_rows import GainOptions, GainsReport
+from relaygr.training.slate.gains import gains
 
-TINY = SlateSpec(candidates=40, length=4, widths=(1, 2), tops=(10,), requests=3, checked=5, beside=0)
+TINY = SlateSpec(
+    candidates=40, length=4, widths=(1, 2), tops=(10,), requests=3, checked=5, beside=0, worlds=0
+)
 
 
 def test_a_cell_for_each_setting_and_figures_by_name() -> None:
@@ -34,7 +39,34 @@ def test_a_cell_for_each_setting_and_figures_by_name() -> None:
     figures = quick_report(report)
     assert figures["p99_ms"] == report.main.p99_ms
     assert (figures["rule_violations"], figures["extra_share"]) == (0, None)
+    assert figures["gain_over_pointwise"] is None
     assert any("random requests" in text for text in told)
+
+
+def test_gains_are_in_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the default trained on the long log, and of the best parameter of each re-ranker."""
+    asked: list[GainOptions] = []
+
+    def measured(seeds: Sequence[int], options: GainOptions, observe: object, workers: int) -> GainsReport:
+        asked.append(options)
+        assert (list(seeds), workers) == ([3, 4], 2)
+        return gains(seeds, GainOptions(requests=3, lists=(50,), oracle=False))
+
+    monkeypatch.setattr(slate, "gains", measured)
+    monkeypatch.setattr(slate, "LOGGED", 50)
+    spec = msgspec.structs.replace(TINY, widths=(1,), checked=0, worlds=2, users=3, seed=3, compared=False)
+    report = bench_slate(spec, lambda text: None)
+    figures = quick_report(report)
+    assert asked[0].lists == (50,)
+    assert report.gains is not None
+    assert figures["gain_over_pointwise"] == report.gains.row("default", 50).gain
+    assert figures["gain_mmr"] == next(row.gain for row in report.gains.rows if row.method[:4] == "mmr(")
+    assert {"gain_dpp", "gain_ssd"} < figures.keys()
+    full = slate._gain_options(msgspec.structs.replace(spec, compared=True))
+    assert full.lists == (50, 600)
+    assert full.free
+    assert full.members == 5
+    assert full.probed
 
 
 def test_a_broken_list_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +91,12 @@ def test_worlds_repeat() -> None:
 
 @pytest.mark.parametrize(
     ("change", "option"),
-    [({"length": 0}, "--length"), ({"widths": ()}, "--widths"), ({"tops": (0,)}, "--tops")],
+    [
+        ({"length": 0}, "--length"),
+        ({"widths": ()}, "--widths"),
+        ({"tops": (0,)}, "--tops"),
+        ({"users": 0}, "--users"),
+    ],
 )
 def test_wrong_settings_are_named(change: dict[str, object], option: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -67,9 +104,17 @@ def test_wrong_settings_are_named(change: dict[str, object], option: str) -> Non
     assert caught.value.path == option
 
 
-def test_the_command_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "report.json"
     small = "--candidates 30 --length 3 --widths 2 --tops 8 --requests 2 --checked 2 --beside 1"
+    small += " --worlds 1 --users 2 --processes 1"
+    monkeypatch.setattr(
+        slate,
+        "_gain_options",
+        lambda spec: GainOptions(requests=spec.users, lists=(20,), free=True, members=1, probed=1),
+    )
     app(
         ["bench", "slate", *small.split(), "--json", str(file)],
         exit_on_error=False,
@@ -78,6 +123,14 @@ def test_the_command_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFix
     found = msgspec.json.decode(file.read_bytes())
     assert len(found["cells"]) == 3
     assert found["beside"]["slate_ms"] > 0
+    assert {"default", "bound of 1", "over-fitted bound of 1"} < {
+        row["method"] for row in found["gains"]["rows"]
+    }
+    assert found["gains"]["margins"]
+    assert len(found["gains"]["cells"]) == 12
     out = capsys.readouterr().out
     assert "rules broken" in out
     assert "hstu-small" in out
+    assert "True utility over pointwise" in out
+    assert "Predicted over true utility" in out
+    assert "less that of others" in out

@@ -58,6 +58,12 @@ FORMULAS: list[tuple[Mmr | Dpp | Ssd | Demotion, Naive]] = [
         Mmr(trade=0.2, carry=0),
         lambda g, rel, sim, vec, att, picks, i: reference.mmr(0.2, rel[i], sim, picks, i),
     ),
+    (
+        Mmr(trade=0.6, window=3, positive=True, relevance="raw"),
+        lambda g, rel, sim, vec, att, picks, i: reference.mmr(
+            0.6, rel[i], np.maximum(vec @ vec.T, 0.0), picks[-2:], i
+        ),
+    ),
     (Dpp(strength=1.0), lambda g, rel, sim, vec, att, picks, i: reference.dpp(1.0, rel, sim, picks, i)),
     (
         Dpp(strength=0.3, window=3, relevance="raw"),
@@ -238,6 +244,7 @@ def test_reweighted_follows_the_other_values() -> None:
 
 def test_settings_out_of_range_name_field_value_and_limit() -> None:
     for make, message in (
+        (lambda: Mmr(window=1), r"mmr\.window: 1 must be in \[2, 1000\]"),
         (lambda: Mmr(trade=1.5), r"mmr\.trade: 1\.5 must be in \[0, 1\]"),
         (lambda: Dpp(window=1), r"dpp\.window: 1 must be in \[2, 1000\]"),
         (lambda: Ssd(strength=-1.0), r"ssd\.strength: -1\.0 must be in \[0, 1000000\]"),

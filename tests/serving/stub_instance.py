@@ -80,6 +80,8 @@ class Stub:
             return await self._word()
         if request.path == "/healthz":
             return _json({"status": self.status})
+        if request.path == "/readyz":
+            return _json({"status": self.status}, 200 if self.status == "ready" else 503)
         sent = Sent(
             request.method,
             request.raw_path,

@@ -18,7 +18,7 @@ from relaygr.listwise.request import Mode
 from relaygr.listwise.slates import Slates
 from relaygr.listwise.step import HeadSpec
 from relaygr.listwise.trained import TrainedEvaluator
-from relaygr.training.slate.gains import ask
+from relaygr.training.slate.gain_methods import ask
 from relaygr.training.slate.list_fit import (
     ListTraining,
     calibrated,

@@ -24,7 +24,7 @@ from relaygr.listwise.step import HeadSpec, StepModel
 from relaygr.listwise.trained import TrainedEvaluator
 from relaygr.training.slate.distil import Distillation
 from relaygr.training.slate.fit import StepTraining
-from relaygr.training.slate.gains import ask
+from relaygr.training.slate.gain_methods import ask
 from relaygr.training.slate.judge import judged
 from relaygr.training.slate.list_fit import ListTraining, train_lists
 from relaygr.training.slate.pipeline import SlateReport, SlateTraining, settings_text, train_slate

@@ -23,7 +23,7 @@ from relaygr.listwise.step import HeadSpec, StepModel
 from relaygr.listwise.trust import Trust
 from relaygr.training.slate.distil import distil, make_pools, taught, teachers
 from relaygr.training.slate.fit import train_step
-from relaygr.training.slate.gains import ask, proposed
+from relaygr.training.slate.gain_methods import ask, proposed
 from relaygr.training.slate.sampling import explored_logs
 from relaygr.training.slate.shapes import world_config
 from relaygr.training.slate.truth import watched

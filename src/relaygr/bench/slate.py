@@ -1,7 +1,8 @@
-"""The list layer by itself: milliseconds by rules, width and pool, beside ranking, and rules that hold.
+"""The list layer: milliseconds by rules, width and pool, beside ranking; rules that hold; what lists gain.
 
-One process on one core: 200 candidates with three heads, four attributes and vectors, a step model of random
-weights, and the generators and settings that a server has by default.
+Times are of one process on one core: 200 candidates with three heads, four attributes and vectors, a step
+model of random weights, and the generators and settings that a server has by default. Gains are those of
+trained step models in worlds of known truth.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from relaygr.bench.slate_world import RULES, SlateWorld
 from relaygr.bench.timing import Timing
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.request import SlateAsk
+from relaygr.training.slate.gain_rows import DEFAULT, RERANKERS, GainOptions, GainsReport
+from relaygr.training.slate.gains import gains
 
 Tell = Callable[[str], None]
+LOGGED = 8000  # lists that the step model of the default's gain is trained on
 _WARM = 20  # requests before the first that counts
 
 
@@ -36,6 +40,10 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
         requests: timed ones of each cell.
         checked: random requests under random rules whose lists the independent checker reads.
         beside: requests that are ranked, with a list and without.
+        worlds: of known truth, in which gains are measured, each with models of its own; 0 for none.
+        users: requests of each world.
+        compared: whether logs of 600 lists, over-fitted models, choices and inflation are measured as well.
+        processes: that measure gains.
     """
 
     candidates: int = 200
@@ -45,6 +53,10 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 1000
     checked: int = 100_000
     beside: int = 200
+    worlds: int = 5
+    users: int = 1000
+    compared: bool = True
+    processes: int = 2
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -54,6 +66,9 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
             ("requests", 1, 10_000_000),
             ("checked", 0, 10_000_000),
             ("beside", 0, 1_000_000),
+            ("worlds", 0, 1000),
+            ("users", 1, 1_000_000),
+            ("processes", 1, 256),
             ("seed", 0, 2**63 - 1),
         ):
             value = getattr(self, name)
@@ -65,7 +80,7 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"--{name}", f"{list(values)} must be numbers from 1, at least one")
 
 
-QUICK = SlateSpec(widths=(4,), tops=(30,), requests=300, checked=500, beside=60)
+QUICK = SlateSpec(widths=(4,), tops=(30,), requests=300, checked=500, beside=60, users=300, compared=False)
 
 
 class LatencyCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +105,7 @@ class LatencyCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it; `rule_violations` of lists that random requests got, None if none were checked."""
+    """All of it; `rule_violations` of lists that random requests got. None for what was not measured."""
 
     machine: Machine
     spec: dict[str, Any]
@@ -98,6 +113,7 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
     beside: Beside | None
     rule_violations: int | None
     lists_checked: int
+    gains: GainsReport | None
 
     @property
     def main(self) -> LatencyCell:
@@ -117,6 +133,9 @@ def bench_slate(spec: SlateSpec, tell: Tell) -> SlateReport:
             spec.checked,
             lambda done: tell(f"random requests under random rules: {done:,} of {spec.checked:,}"),
         )
+    found = None
+    if spec.worlds:
+        found = gains(range(spec.seed, spec.seed + spec.worlds), _gain_options(spec), tell, spec.processes)
     return SlateReport(
         machine=describe_machine(MatrixGflopsByRoute()),
         spec=msgspec.to_builtins(spec),
@@ -124,16 +143,26 @@ def bench_slate(spec: SlateSpec, tell: Tell) -> SlateReport:
         beside=beside,
         rule_violations=violations,
         lists_checked=lists,
+        gains=found,
     )
+
+
+def _gain_options(spec: SlateSpec) -> GainOptions:
+    if not spec.compared:
+        return GainOptions(requests=spec.users, lists=(LOGGED,), oracle=False)
+    return GainOptions(requests=spec.users, lists=(LOGGED, 600), free=True, members=5, probed=200)
 
 
 def quick_report(report: SlateReport) -> dict[str, float | int | None]:
     """The figures by name, as other programs read them; None for what was not measured."""
+    found = report.gains
     return {
         "rule_violations": report.rule_violations,
         "p99_ms": report.main.p99_ms,
         "cpu_p99_ms": report.main.cpu_p99_ms,
         "extra_share": None if report.beside is None else report.beside.extra_share,
+        "gain_over_pointwise": None if found is None else found.row(DEFAULT, LOGGED).gain,
+        **{f"gain_{each}": None if found is None else found.family(each).gain for each in RERANKERS},
     }
 
 

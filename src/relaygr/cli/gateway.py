@@ -42,14 +42,15 @@ def gateway(
     named = [f"serving.port={port}"] if port is not None else []
     settings = load_config(config, os.environ, [*named, *set])
     if member:
-        members = tuple(_member(text) for text in member)
+        members = tuple(parse_member(text) for text in member)
         settings = replace(settings, router=replace(settings.router, members=members))
     out = Console()
     done = run(settings, lambda url: out.print(f"listening on {url}", soft_wrap=True, highlight=False))
     return 0 if done else 1
 
 
-def _member(text: str) -> Member:
+def parse_member(text: str) -> Member:
+    """An instance from `ID=URL`; ConfigError for another form."""
     name, equals, url = text.partition("=")
     if not equals:
         raise ConfigError("--member", f"{text!r} must have the form ID=URL")

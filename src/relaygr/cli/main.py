@@ -35,6 +35,7 @@ _COMMANDS = {
     "demo": "demo:demo",
     "serve": "serve:serve",
     "gateway": "gateway:gateway",
+    "deploy": "deploy:deploy_app",
 }
 for _name, _place in _COMMANDS.items():
     app.command(f"relaygr.cli.{_place}", name=_name)

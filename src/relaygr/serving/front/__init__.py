@@ -1,0 +1,1 @@
+"""Configuration of proxies that stand in front of instances."""
