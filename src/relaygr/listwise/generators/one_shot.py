@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -177,7 +178,7 @@ class OneShot:
         for at, head in enumerate(pool.heads):
             output = pool.outputs[:, at].astype(np.float64)
             columns.append(output if head.kind is HeadKind.BINARY else np.log1p(output))
-        better = np.tri(C, k=-1, dtype=bool)  # [i, j]: j is of better rank
+        better = _better(C)
         if self.config.similarity:
             columns.append(np.where(better, scene.cosine, -1.0).max(1, initial=-1.0))
             columns.append(np.where(better, scene.cosine, 0.0).sum(1) / np.maximum(np.arange(C), 1))
@@ -221,6 +222,12 @@ class OneShot:
                 tensors[name] = random.uniform(-bound, bound, shape).astype(np.float32)
         tensors["base"][:] = 1.0
         return cls(config, tensors)
+
+
+@lru_cache(maxsize=64)
+def _better(candidates: int) -> Bool:
+    """[i, j]: whether j is of better rank. [C, C]"""
+    return np.tri(candidates, k=-1, dtype=bool)
 
 
 def shapes(config: OneShotConfig) -> dict[str, tuple[int, ...]]:

@@ -40,24 +40,29 @@ class Distillation(Section, frozen=True, kw_only=True):
 
     Attributes:
         tau: of the targets, in standard deviations of a request's rewards.
-        epochs, learning_rate, batch_requests: of Adam.
+        epochs: of Adam; 0 for 40,000 / requests, within 20 and 80.
+        learning_rate, batch_requests: of Adam.
         seed: of first weights and of the order of requests.
     """
 
     PATH: ClassVar[str] = "distillation"
     LIMITS: ClassVar[Mapping[str, Range]] = {
         "tau": Range(0, 100, open_low=True),
-        "epochs": Range(1, 10_000),
+        "epochs": Range(0, 10_000),
         "learning_rate": Range(0, 10, open_low=True),
         "batch_requests": Range(1, 1_000_000),
         "seed": Range(0, 2**32 - 1),
     }
 
     tau: float = 0.2
-    epochs: int = 20
+    epochs: int = 0
     learning_rate: float = 3e-3
     batch_requests: int = 64
     seed: int = 0
+
+    def epochs_for(self, requests: int) -> int:
+        """Passes over so many requests."""
+        return self.epochs or min(max(round(40_000 / requests), 20), 80)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +182,12 @@ def distil(
     )
     lists = torch.from_numpy(lessons.lists)
     targets = torch.from_numpy(lessons.targets(training.tau).astype(np.float32))
-    steps = training.epochs * -(-len(pools) // training.batch_requests)
+    epochs = training.epochs_for(len(pools))
+    steps = epochs * -(-len(pools) // training.batch_requests)
     adam = torch.optim.Adam(net.parameters(), lr=training.learning_rate)
     slower = torch.optim.lr_scheduler.LinearLR(adam, 1.0, _LAST_RATE, steps)
     order = torch.Generator().manual_seed(training.seed)
-    for _ in range(training.epochs):
+    for _ in range(epochs):
         for rows in torch.split(torch.randperm(len(pools), generator=order), training.batch_requests):
             scores, repulsion = net(inputs[rows], standard[rows], cosine[rows], there[rows])
             likelihood = list_likelihood(

@@ -21,7 +21,7 @@ from relaygr.listwise.lists import ListModel
 from relaygr.listwise.request import Mode
 from relaygr.listwise.slates import Slates
 from relaygr.training.slate.fit import StepTraining, train_step
-from relaygr.training.slate.gains import ask, proposed
+from relaygr.training.slate.gain_methods import ask, proposed
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.said import said
 from relaygr.training.slate.sampling import plackett_luce, watch_lists
