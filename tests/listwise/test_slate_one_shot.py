@@ -36,8 +36,8 @@ def distilled(seed: int = 0) -> OneShot:
     )
 
 
-def slow_scores(model: OneShot, scene: Scene) -> list[float]:
-    """One candidate, one unit at a time, in Python's floats."""
+def slow_scores(model: OneShot, scene: Scene) -> tuple[list[float], list[list[float]]]:
+    """Scores and repulsions, one candidate, one unit at a time, in Python's floats."""
     arrays = {name: values.astype(np.float64).tolist() for name, values in model.tensors.items()}
     C, D = len(scene), model.config.width
     vectors = scene.pool.vectors.astype(np.float64)  # type: ignore[union-attr]
@@ -91,11 +91,33 @@ def slow_scores(model: OneShot, scene: Scene) -> list[float]:
             ]
             after.append([a + b for a, b in zip(h, through(part["down.weight"], up), strict=True)])
         states = after
-    return [
+    scores = [
         arrays["base"][0] * (float(scene.value[i]) - mean) / spread
         + through(arrays["out.weight"], states[i])[0]
         for i in range(C)
     ]
+    losses = [
+        [a + b for a, b in zip(through(arrays["repel.weight"], h), arrays["repel.bias"], strict=True)]
+        for h in states
+    ]
+    return scores, losses
+
+
+def slow_list(model: OneShot, scene: Scene) -> list[int]:
+    """Position by position from nothing."""
+    scores, losses = slow_scores(model, scene)
+    picks: list[int] = []
+    for _ in range(scene.length):
+        worth = {}
+        for i in range(len(scene)):
+            near = [float(scene.cosine[i, j]) for j in picks[-model.config.window :]]
+            worth[i] = scores[i] - losses[i][0] * max([0.0, *near])
+            for at, name in enumerate(model.config.attributes, 1):
+                values = scene.pool.attributes[name]
+                alike = sum(values[i] == values[j] and values[i] != MISSING for j in picks)
+                worth[i] -= losses[i][at] * alike
+        picks.append(max((i for i in worth if i not in picks), key=lambda i: (worth[i], -i)))
+    return picks
 
 
 @pytest.mark.parametrize("shown", [0, 3])
@@ -103,10 +125,12 @@ def test_net_is_the_slow_one(shown: int) -> None:
     for seed in range(3):
         scene = random_scene(seed, candidates=9, length=4, shown=shown)
         model = distilled(seed)
-        scores = model.scores(scene)
-        assert scores == pytest.approx(slow_scores(model, scene), abs=2e-5)
+        scores, repulsion = model.scores(scene)
+        slow, losses = slow_scores(model, scene)
+        assert scores == pytest.approx(slow, abs=2e-5)
+        assert pytest.approx(np.array(losses), abs=2e-5) == repulsion.T
         made = model.propose(scene, free_budget())[0]
-        assert made.picks.tolist() == np.argsort(-scores, kind="stable")[:4].tolist()
+        assert made.picks.tolist() == slow_list(model, scene)
         assert made.generator == "one_shot"
 
 
@@ -117,13 +141,26 @@ def test_undistilled_order_is_the_pointwise_one() -> None:
         assert made.picks.tolist() == list(range(5))
 
 
+def test_only_the_top_and_the_fallback_are_looked_at() -> None:
+    scene = random_scene(3, candidates=12, length=3)
+    narrow = OneShotConfig(heads=CONFIG.heads, attributes=CONFIG.attributes, width=6, blocks=2, top=4)
+    made = OneShot(narrow, distilled().tensors).propose(scene, free_budget())[0]
+    top = scene.top(4)
+    inner = distilled().propose(scene.narrow(top), free_budget())[0]
+    assert made.picks.tolist() == top[inner.picks].tolist()
+    assert set(made.picks.tolist()) <= set(top.tolist())
+    with pytest.raises(ConfigError, match="top"):
+        OneShot(OneShotConfig(heads=CONFIG.heads, top=0), {})
+
+
 def test_saved_and_loaded(tmp_path) -> None:  # type: ignore[no-untyped-def]
     model = distilled()
     model.save(tmp_path)
     again = OneShot.load(tmp_path)
     assert again.version == model.version
     scene = random_scene(0, candidates=9, length=4)
-    assert again.scores(scene).tolist() == model.scores(scene).tolist()
+    for mine, other in zip(again.scores(scene), model.scores(scene), strict=True):
+        assert mine.tolist() == other.tolist()
 
 
 def test_what_does_not_fit_is_told() -> None:
@@ -142,7 +179,7 @@ def test_what_does_not_fit_is_told() -> None:
     with pytest.raises(ConfigError, match="missing"):
         OneShot(CONFIG, {})
     with pytest.raises(ConfigError, match="format_version"):
-        OneShot(OneShotConfig(heads=CONFIG.heads, format_version=2), {})
+        OneShot(OneShotConfig(heads=CONFIG.heads, format_version=1), {})
     tensors = dict(distilled().tensors)
     tensors["base"] = np.array([3e38], dtype=np.float32)
     tensors["out.weight"] = np.full((1, 6), 3e38, dtype=np.float32)

@@ -23,7 +23,7 @@ from relaygr.generation.normalise import Normalization
 from relaygr.generation.requests import GenerateResult
 from relaygr.generation.results import Found, ResultRow, Underflow
 from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
-from relaygr.serving.snapshot import Generation, Pool
+from relaygr.serving.snapshot import Generation, Pool, Recurrent
 
 STATUS = CatalogueStatus(
     serving="abc",
@@ -82,6 +82,9 @@ def generation() -> Generation:
         states=Pool(**states, **counts),
         beam_bytes=1024,
         beam_limit_bytes=4096,
+        recurrent=Recurrent.of(
+            StateStats(1024, 2048, 3072, 4096, 1024, 6, (), saved_tokens=0, repeated_tokens=0, left=9)
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.request import Mode
 from relaygr.listwise.result import Candidate, Reason, SlateResult, Stage, Versions
 from relaygr.serving.slate.metrics import SlateMetrics
+from relaygr.serving.snapshot import Latency, Slates, Tally
 
 POOL = Pool(
     ids=np.arange(4),
@@ -69,3 +70,41 @@ def tell_slates(metrics: SlateMetrics) -> None:
     for error in (RequestError("length", "0"), InfeasibleError("ads", "none"), OverloadError("full", 50.0)):
         metrics.rejected(error)
     metrics.outcome("r0", 1.8)
+
+
+def slates() -> Slates:
+    """A list layer at work, as the status page shows it."""
+    latency = Latency(count=40, p50_ms=3.0, p95_ms=4.0, p99_ms=5.0)
+    return Slates(
+        mode="on",
+        value="reels-v7@01234567",
+        rules="feed@89abcdef",
+        step="step@01234567",
+        waiting=2,
+        minute=latency,
+        five_minutes=Latency(count=80, p50_ms=3.5, p95_ms=4.5, p99_ms=6.0),
+        chosen=[
+            Tally(name=name, minute=amount, five_minutes=2 * amount)
+            for name, amount in (
+                ("beam4", 20),
+                ("greedy", 10),
+                ("pointwise", 5),
+                ("mmr(0.7)", 3),
+                ("one_shot", 1),
+                ("dpp(1)", 1),
+            )
+        ],
+        fallbacks=[
+            Tally(name="deadline", minute=3, five_minutes=4),
+            Tally(name="nan", minute=1, five_minutes=1),
+        ],
+        relaxed=[Tally(name="authors", minute=2, five_minutes=3)],
+        refused=[Tally(name="overload", minute=0, five_minutes=1)],
+        timeouts=4,
+        timeouts_five_minutes=6,
+        outcomes=500,
+        inflation=1.08,
+        inflation_alarm=True,
+        drift_feature="similarity:max",
+        drift=-0.75,
+    )

@@ -85,7 +85,7 @@ def catalogue(live: Live) -> Catalogue:
     found.add(generation.collect())
     slates = CollectorRegistry()
     tell_slates(
-        SlateMetrics(slates, Recent(ManualClock(1000.0)), lambda: "0" * 32, lambda: 0, lambda: Mode.ON)
+        SlateMetrics(slates, Recent(ManualClock(1000.0)), lambda: "0" * 32, lambda: 0, lambda: Mode.ON, 30)
     )
     found.add(slates.collect())
     found.add(StreamMetrics(told_counts()).collect())

@@ -15,6 +15,7 @@ import pytest
 from generation_metric_cases import generation
 from live_service import Live, Traffic, live_service
 from metric_cases import facts, tell_everything
+from slate_metric_cases import slates
 from stream_metric_cases import told_counts
 
 from relaygr.core.clock import ManualClock
@@ -98,7 +99,10 @@ def status_json(**changes: Any) -> bytes:
         tell_everything(metrics, clock.now_s())
     clock.advance(5.0)
     return msgspec.json.encode(
-        msgspec.to_builtins(metrics.snapshot(generation=generation, stream=told_counts().status)) | changes
+        msgspec.to_builtins(
+            metrics.snapshot(generation=generation, slates=slates, stream=told_counts().status)
+        )
+        | changes
     )
 
 
@@ -136,6 +140,7 @@ def test_an_empty_service_is_shown_calmly(watched: Watched) -> None:
         assert "undefined" not in watched.text("body")
         assert watched.page.locator("#gone").is_hidden()
         assert watched.page.locator("#generation").is_hidden()
+        assert watched.page.locator("#slates").is_hidden()
     assert watched.faults == []
 
 
@@ -186,9 +191,14 @@ def test_a_generator_has_a_section_of_its_own(watched: Watched, live: Live) -> N
     assert re.search(r"memory of beams\s+1\.0 KiB of 4\.0 KiB", said)
     assert re.search(r"in use 80\.0 KiB\s+kept 120 KiB\s+free 200 KiB", watched.text("#prompts-legend"))
     assert re.search(r"prompts kept\s+7\s+evicted since the start\s+5", watched.text("#prompt-entries"))
-    empty = msgspec.structs.replace(generation(), catalogue="", catalogue_age_s=None)
+    states = watched.text("#states-legend")
+    assert re.search(r"states in use 2\.0 KiB\s+snapshots 3\.0 KiB\s+free 1\.0 KiB", states)
+    kept = watched.text("#state-entries")
+    assert re.search(r"snapshots\s+6\s+in host memory\s+1\.0 KiB of 5\.0 KiB\s+snapshots evicted\s+9", kept)
+    empty = msgspec.structs.replace(generation(), catalogue="", catalogue_age_s=None, recurrent=None)
     answer_with(watched.page, live.url, status_json(generation=empty))
     expect(watched.page.locator("#catalogue")).to_have_text("no catalogue")
+    expect(watched.page.locator("#recurrent")).to_be_hidden()
     answer_with(watched.page, live.url, status_json(generation=None))
     expect(watched.page.locator("#generation")).to_be_hidden()
     assert watched.faults == []
@@ -205,6 +215,34 @@ def test_an_event_stream_has_a_section_of_its_own(watched: Watched, live: Live) 
     assert re.search(r"failures of server / appends\s+2 / 3", said)
     answer_with(watched.page, live.url, status_json(stream=None))
     expect(watched.page.locator("#stream")).to_be_hidden()
+
+
+def test_slates_have_a_section_of_their_own(watched: Watched, live: Live) -> None:
+    answer_with(watched.page, live.url, status_json())
+    watched.page.goto(live.url)
+    expect(watched.page.locator("#slates")).to_be_visible()
+    assert watched.text("#slate-mode") == "mode on"
+    assert watched.text("#slate-value") == "reels-v7@01234567"
+    said = watched.text("#lists")
+    assert re.search(r"lists\s+40\s+waiting\s+2\s+P50 / P99, ms\s+3\.0 / 5\.0\s+fallbacks\s+10\.0 %\s", said)
+    assert re.search(r"out of time\s+4\s+rules relaxed\s+2\s+refused\s+0\s", said)
+    assert re.search(r"promised / realised\s+1\.08 of 500, too high\s", said)
+    assert re.search(r"context moved most\s+similarity:max −0\.75 σ", said)
+    label = watched.page.locator("#chosen").get_attribute("aria-label")
+    assert label == "beam4 50.0 %, greedy 25.0 %, pointwise 12.5 %, mmr(0.7) 7.5 %, others 5.0 %"
+    assert re.search(
+        r"fallback: deadline\s+3\s+relaxed: authors\s+2\s+fallback: nan\s+1", watched.text("#fallbacks")
+    )
+    watched.page.get_by_role("radio", name="5 minutes").check()
+    assert re.search(r"P50 / P99, ms\s+3\.5 / 6\.0\s+fallbacks\s+6\.3 %", watched.text("#lists"))
+    none = msgspec.structs.replace(
+        slates(), inflation=None, drift=None, drift_feature="", chosen=[], fallbacks=[]
+    )
+    answer_with(watched.page, live.url, status_json(slates=none))
+    expect(watched.page.locator("#chosen-legend")).to_have_text("no lists")
+    assert re.search(r"promised / realised\s+–\s+context moved most\s+–", watched.text("#lists"))
+    answer_with(watched.page, live.url, status_json(slates=None))
+    expect(watched.page.locator("#slates")).to_be_hidden()
     assert watched.faults == []
 
 

@@ -12,14 +12,15 @@ from relaygr.core.clock import ManualClock
 from relaygr.listwise.request import Mode
 from relaygr.listwise.result import Reason, Stage
 from relaygr.serving.recent import MINUTE_S, Recent
-from relaygr.serving.slate import metrics as module
 from relaygr.serving.slate.metrics import SlateMetrics, timed_out
 
 
 class Counted:
     def __init__(self) -> None:
         self.registry, self.recent = CollectorRegistry(), Recent(ManualClock(1000.0))
-        self.metrics = SlateMetrics(self.registry, self.recent, lambda: "f" * 32, lambda: 3, lambda: Mode.ON)
+        self.metrics = SlateMetrics(
+            self.registry, self.recent, lambda: "f" * 32, lambda: 3, lambda: Mode.ON, 30
+        )
 
     def value(self, name: str, **labels: str) -> Any:
         return self.registry.get_sample_value(f"relaygr_slate_{name}", {"model": "f" * 12, **labels})
@@ -65,18 +66,13 @@ def test_lists_and_pools_are_measured(told: Counted) -> None:
 
 
 def test_inflation_is_predicted_by_realised_of_the_same_lists(told: Counted) -> None:
-    assert told.value("predicted_utility_sum", generator="greedy") == 2.0
-    assert told.value("outcome_utility_sum", generator="greedy") == 1.8
+    whose = {"generator": "greedy", "top": "30", "lists": "2"}
+    assert told.value("predicted_utility_sum", **whose) == 2.0
+    assert told.value("outcome_utility_sum", **whose) == 1.8
+    assert told.value("inflation", **whose) == pytest.approx(2.0 / 1.8)
+    assert told.value("inflation_alarm", **whose) == 0  # of one list
     assert not told.metrics.outcome("r0", 1.8)  # once
     assert not told.metrics.outcome("r1", 1.8)  # a shadow's list was shown to nobody
-
-
-def test_only_the_last_lists_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REMEMBERED", 2)
-    counted = Counted()
-    for name in ("a", "b", "c"):
-        counted.metrics.made(made(result()), name, 0.0, 0.001, [])
-    assert [counted.metrics.outcome(name, 1.0) for name in ("a", "b", "c")] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -98,3 +94,33 @@ def test_the_status_page_reads_the_last_minute(told: Counted) -> None:
     assert counts["slate made"] == 4
     assert counts["slate fallback deadline"] == counts["slate timeout"] == 1
     assert told.recent.latencies(MINUTE_S)["slate all"].total() == 4
+
+
+def test_the_status_says_what_became_of_lists(told: Counted) -> None:
+    said = told.metrics.status("v", "r", "s")
+    assert (said.mode, said.value, said.rules, said.step, said.waiting) == ("on", "v", "r", "s", 3)
+    assert said.minute.count == said.five_minutes.count == 4
+    assert {one.name: one.minute for one in said.chosen} == {"greedy": 2, "pointwise": 2}
+    assert {one.name: one.minute for one in said.fallbacks} == {"shadow": 1, "deadline": 1, "off": 1}
+    assert {one.name: one.minute for one in said.relaxed} == {"authors": 1, "length": 1, "request": 1}
+    assert {one.name: one.minute for one in said.refused} == {"request": 1, "infeasible": 1, "overload": 1}
+    assert (said.timeouts, said.timeouts_five_minutes) == (1, 1)
+    assert (said.outcomes, said.inflation) == (1, pytest.approx(2.0 / 1.8))
+    assert not said.inflation_alarm
+    assert (said.drift_feature, said.drift) == ("similarity:max", 0.0)
+
+
+def test_promises_are_of_the_ranker_that_made_them() -> None:
+    """An outcome that comes after other weights were loaded is counted with the weights of its list."""
+    serving = ["a" * 32]
+    registry = CollectorRegistry()
+    recent = Recent(ManualClock(1000.0))
+    metrics = SlateMetrics(registry, recent, lambda: serving[0], lambda: 0, lambda: Mode.ON, 20)
+    metrics.made(made(result()), "first", 0.0, 0.001, [])
+    serving[0] = "b" * 32
+    assert metrics.outcome("first", 1.0)
+    labels = {"generator": "greedy", "top": "20", "lists": "2"}
+    name = "relaygr_slate_inflation"
+    assert registry.get_sample_value(name, {"model": "a" * 12, **labels}) == 2.0
+    assert registry.get_sample_value(name, {"model": "b" * 12, **labels}) is None
+    assert metrics.status("", "", "").inflation is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from serving_apps import TINY, App, error_of, events, running, save_model, setti
 from slate_apps import VALUE, item_arrays, slated
 
 from relaygr.client import Slate
+from relaygr.client.status import Status
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.request import Mode
 from relaygr.serving.service import Service
@@ -258,6 +260,42 @@ def test_a_failing_step_model_ends_in_the_pointwise_list(on: App, monkeypatch: p
     assert "ZeroDivisionError" in answer["error"]
 
 
+@pytest.mark.parametrize(("failure", "reason"), [("raises", "error"), ("not finite", "nan")])
+def test_failures_of_the_list_layer_are_counted(
+    on: App, monkeypatch: pytest.MonkeyPatch, failure: str, reason: str
+) -> None:
+    """By reason, as a metric and in the status; the next list is made as ever."""
+    wanted = on.post("/v1/slate", asked(mode="off"))["items"]
+    before = fallbacks(on, reason)
+    slates = on.service.slates
+    assert slates is not None
+    step = slates.maker.slates.step
+    assert step is not None
+
+    def broken(_: Any, conditional: Any) -> Any:
+        if failure == "raises":
+            raise ValueError("broken")
+        return np.full_like(conditional, np.nan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(step.step), "natural", broken)
+        answer = on.post("/v1/slate", asked())
+    assert (answer["fallback_reason"], answer["items"]) == (reason, wanted)
+    assert fallbacks(on, reason) == before + 1
+    assert on.post("/v1/slate", asked())["fallback_reason"] is None
+
+
+def fallbacks(app: App, reason: str) -> float:
+    """As `/v1/status` says; the metric says the same."""
+    told = app.call("GET", "/v1/status").json()["slates"]["fallbacks"]
+    number = sum(one["five_minutes"] for one in told if one["name"] == reason)
+    line = re.search(
+        rf'relaygr_slate_fallback_total{{.*reason="{reason}"}} (\S+)', app.call("GET", "/metrics").text
+    )
+    assert number == (0.0 if line is None else float(line[1]))
+    return float(number)
+
+
 def test_a_time_limit_that_is_over_ends_in_the_pointwise_list(folder: Path) -> None:
     with running(slated(folder, budget_ms=0.001)) as app:
         answer = app.post("/v1/slate", asked())
@@ -313,6 +351,51 @@ def test_outcomes_are_matched_once(app: App) -> None:
     told = {"outcomes": [{"request_id": "outcome-1", "utility": 3.5}, {"request_id": "else", "utility": 1.0}]}
     assert app.post("/v1/slate/outcomes", told) == {"matched": 1, "unknown": 1}
     assert app.post("/v1/slate/outcomes", told) == {"matched": 0, "unknown": 2}
+
+
+def test_outcomes_may_be_what_was_observed(app: App) -> None:
+    """At the positions that the user reached: engage + 2 like, as the value function says."""
+    asks = {"first": [[1, 0, 1], [0, 1, 0]], "left": [[], []]}
+    for name in asks:
+        app.post("/v1/slate", asked(mode="on"), headers={"x-request-id": f"observed-{name}"})
+    told = [
+        {"request_id": f"observed-{name}", "heads": {"engage": engage, "like": like}}
+        for name, (engage, like) in asks.items()
+    ]
+    before = realised_sum(app)
+    wrong = [
+        ({"heads": {"engage": [1.0]}}, "outcomes[2].heads", "are not the value function's"),
+        ({"heads": {"engage": [1], "like": [1, 0]}}, "outcomes[2].heads", "[1, 2] differ"),
+        ({"heads": {"engage": [1.5], "like": [1]}}, "outcomes[2].heads.engage", "1.5 is not from 0 to 1"),
+        ({}, "outcomes[2]", "either utility or heads"),
+        ({"utility": 1.0, "heads": {}}, "outcomes[2]", "either utility or heads"),
+    ]
+    for more, field, part in wrong:
+        body = {"outcomes": [*told, {"request_id": "x", **more}]}
+        error = error_of(app.call("POST", "/v1/slate/outcomes", body), 422, "request")
+        assert error["field"] == field
+        assert part in error["message"]
+    assert realised_sum(app) == before  # nothing of a wrong request counts
+    assert app.post("/v1/slate/outcomes", {"outcomes": told}) == {"matched": 2, "unknown": 0}
+    assert realised_sum(app) - before == pytest.approx(4.0)
+
+
+def realised_sum(app: App) -> float:
+    found = re.findall(r"relaygr_slate_outcome_utility_sum{[^}]*} (\S+)", app.call("GET", "/metrics").text)
+    return sum(map(float, found))
+
+
+def test_the_status_has_the_list_layer(app: App) -> None:
+    app.post("/v1/slate", asked())
+    raw = app.call("GET", "/v1/status")
+    read = msgspec.json.decode(raw.content, type=Status)
+    assert read.slates is not None
+    assert_held(raw.json()["slates"], msgspec.to_builtins(read.slates), "slates")
+    card = app.call("GET", "/v1/slate").json()
+    assert (read.slates.mode, read.slates.value) == (card["mode"], card["value"])
+    assert (read.slates.rules, read.slates.step) == (card["rules"], card["step"])
+    assert read.slates.five_minutes.count == sum(one.five_minutes for one in read.slates.chosen) > 0
+    assert {one.path for one in read.ranking} <= {"all", "hit", "resumed", "full", "truncated"}
 
 
 @pytest.mark.parametrize(

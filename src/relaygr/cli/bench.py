@@ -43,6 +43,7 @@ bench_app.command("relaygr.cli.bench_beam:beam", name="beam")
 bench_app.command("relaygr.cli.bench_beam_modes:beams", name="beam-modes")
 bench_app.command("relaygr.cli.bench_linear:linear", name="linear")
 bench_app.command("relaygr.cli.bench_slate:slate", name="slate")
+bench_app.command("relaygr.cli.bench_one_shot:one_shot", name="one-shot")
 
 
 @bench_app.command

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from relaygr.cli.evaluate_generator import generator
 from relaygr.cli.evaluate_length import length, numbers, print_lengths
+from relaygr.cli.evaluate_slate import slate
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.config.settings import TrainConfig
@@ -29,6 +30,7 @@ from relaygr.training.offline import EvalOptions, EvalReport, Part, evaluate_ran
 eval_app = App(name="eval", help="Evaluate trained models offline.")
 eval_app.command(length)
 eval_app.command(generator)
+eval_app.command(slate)
 
 
 @eval_app.command

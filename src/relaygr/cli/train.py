@@ -13,6 +13,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from relaygr.cli.train_generator import generator
+from relaygr.cli.train_slate import slate
 from relaygr.config.load import load_config
 from relaygr.config.paths import check_folder
 from relaygr.data.dataset import open_events
@@ -22,8 +23,9 @@ from relaygr.training.initial import ranker_config
 from relaygr.training.ranker import Progress, RankerTrainer
 from relaygr.training.report import TrainReport
 
-train_app = App(name="train", help="Train models on a dataset of events.")
+train_app = App(name="train", help="Train models on events and on logged lists.")
 train_app.command(generator)
+train_app.command(slate)
 
 
 @train_app.command

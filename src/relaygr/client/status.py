@@ -70,6 +70,18 @@ class Pool(Answer, frozen=True, kw_only=True):
     evictions: int
 
 
+class Recurrent(Answer, frozen=True, kw_only=True):
+    """Memory of recurrent states of prompts: nobody's, of requests, of snapshots."""
+
+    free_bytes: int
+    working_bytes: int
+    kept_bytes: int
+    host_free_bytes: int
+    host_kept_bytes: int
+    snapshots: int
+    evictions: int
+
+
 class Generation(Answer, frozen=True, kw_only=True):
     """The generator: what serves, and what waits, runs and is held now.
 
@@ -92,6 +104,37 @@ class Generation(Answer, frozen=True, kw_only=True):
     states: Pool
     beam_bytes: int
     beam_limit_bytes: int
+    recurrent: Recurrent | None = None
+
+
+class Slates(Answer, frozen=True, kw_only=True):
+    """The list layer: what makes lists, and the last minutes of it.
+
+    Attributes:
+        minute, five_minutes: time of the list layer, its wait included.
+        chosen: by generator; fallbacks, refused: by reason; relaxed: by rule.
+        inflation: what was promised for the last `outcomes` lists by what they were worth.
+        drift: of the feature that moved most since the first lists, in standard deviations.
+    """
+
+    mode: str
+    value: str
+    rules: str
+    step: str
+    waiting: int
+    minute: Latency
+    five_minutes: Latency
+    chosen: list[Tally]
+    fallbacks: list[Tally]
+    relaxed: list[Tally]
+    refused: list[Tally]
+    timeouts: int
+    timeouts_five_minutes: int
+    outcomes: int
+    inflation: float | None
+    inflation_alarm: bool
+    drift_feature: str
+    drift: float | None
 
 
 class Histories(Answer, frozen=True, kw_only=True):
@@ -134,6 +177,7 @@ class Status(Answer, frozen=True, kw_only=True):
     queue: Queue
     pool: Pool | None
     generation: Generation | None = None
+    slates: Slates | None = None
     histories: Histories
     latency_model_error: float | None
     timeline: list[Moment]

@@ -21,6 +21,10 @@ class SlateConfig(Section, frozen=True, kw_only=True):
         items: file of attributes and vectors of items (.parquet, .csv or .npz); empty for none.
         generators: what proposes lists beside the pointwise fallback.
         one_shot: folder of the distilled scorer that the generator `one_shot` needs.
+        evaluator: folder of a trained evaluator; empty values lists by the step model.
+        choice: among valued lists: by the mean less `kappa` standard deviations, by the same of the
+            difference to the pointwise list, or by the mean less the conformal quantile that is stored with
+            the evaluator.
         beam_width: lists that the generator `beam` keeps.
         top: candidates by pointwise rank that greedy and beam search look at.
         trust_top: picks are from so many candidates by pointwise rank, unless a request is unrestricted.
@@ -56,6 +60,8 @@ class SlateConfig(Section, frozen=True, kw_only=True):
     items: str = ""
     generators: tuple[SlateGenerator, ...] = ("greedy", "beam", "mmr")
     one_shot: str = ""
+    evaluator: str = ""
+    choice: Literal["bound", "paired", "conformal"] = "bound"
     beam_width: int = 4
     top: int = 30
     trust_top: int = 30
@@ -71,12 +77,18 @@ class SlateConfig(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("value", "step", "rules", "items", "one_shot"):
+        for name in ("value", "step", "rules", "items", "one_shot", "evaluator"):
             text = getattr(self, name)
             if "\0" in text:
                 raise ConfigError(self.key(name), f"{text!r} contains NUL")
             if text and not self.value:
                 raise ConfigError(self.key("value"), f"is empty; {self.key(name)} needs it")
+        if self.evaluator and not self.step:
+            raise ConfigError(self.key("step"), f"is empty; {self.key('evaluator')} needs it")
+        if self.choice == "conformal" and not self.evaluator:
+            raise ConfigError(
+                self.key("evaluator"), f"is empty; {self.key('choice')} = 'conformal' needs its quantiles"
+            )
         if self.length > self.max_length:
             raise ConfigError(
                 self.key("length"),

@@ -31,6 +31,7 @@ from relaygr.core.errors import ConfigError
 from relaygr.listwise import artefact
 from relaygr.listwise.arrays import Float32, Float64
 from relaygr.listwise.features import FeatureTable, parse_feature
+from relaygr.listwise.folds import Fold, Lineage
 from relaygr.listwise.pool import Head, HeadKind, sigmoid
 
 NAME = "step"
@@ -64,6 +65,7 @@ class StepConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         exit: whether users leave; without, the survival stays as it is.
         exit_hidden: units of the net from conditional outputs to the exit; 0 for none.
         positions: T, exit biases.
+        fold: whose users it learned from; None if nobody wrote it down.
     """
 
     heads: tuple[HeadSpec, ...]
@@ -73,6 +75,7 @@ class StepConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     exit: bool = True
     exit_hidden: int = 0
     positions: int = 1
+    fold: Fold | None = None
     format_version: int = FORMAT_VERSION
 
 
@@ -161,6 +164,11 @@ class StepModel:
             self.exit_hidden = self.tensors["exit.hidden.weight"].astype(np.float64)
             self.exit_hidden_bias = self.tensors["exit.hidden.bias"].astype(np.float64)[:, None]
             self.exit_out = self.tensors["exit.out.weight"].astype(np.float64)
+
+    @property
+    def lineage(self) -> Lineage:
+        """What a judge has to differ from."""
+        return Lineage(version=self.version, fold=self.config.fold, arch=NAME)
 
     def conditional(self, outputs: Float64, corrections: Float64) -> Float64:
         """The ranker's outputs with corrections g: logits and positive values. All [K, n, m]."""

@@ -31,7 +31,7 @@ from relaygr.serving.answers import path_of
 from relaygr.serving.gauges import Gauges, Readings
 from relaygr.serving.recent import Recent
 from relaygr.serving.series import OTHER, Series, SeriesByModel
-from relaygr.serving.snapshot import Generation, ModelFacts, State, Status
+from relaygr.serving.snapshot import Generation, ModelFacts, Slates, State, Status
 from relaygr.serving.stream.counts import StreamStatus
 from relaygr.serving.summary import summary
 
@@ -222,9 +222,10 @@ class Metrics:
         self,
         state: State = "ready",
         generation: Callable[[], Generation] | None = None,
+        slates: Callable[[], Slates] | None = None,
         stream: Callable[[], StreamStatus] | None = None,
     ) -> Status:
-        """What `/v1/status` says; `generation` and `stream` are asked, where there are such.
+        """What `/v1/status` says; `generation`, `slates` and `stream` are asked, where there are such.
 
         May wait for a running batch: call it off the event loop.
         """
@@ -237,6 +238,7 @@ class Metrics:
             facts,
             age_s,
             generation() if generation is not None else None,
+            slates() if slates is not None else None,
             stream() if stream is not None else None,
             uptime_s=self.uptime_s,
             busy=self.utilisation,

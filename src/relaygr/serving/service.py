@@ -298,7 +298,10 @@ class Service:
     async def status(self) -> Status:
         """What the status page shows."""
         generation = self.generation.status if self.generation is not None else None
-        return await asyncio.to_thread(self.metrics.snapshot, self.health.status, generation, self.stream)
+        slates = self.slates.status if self.slates is not None else None
+        return await asyncio.to_thread(
+            self.metrics.snapshot, self.health.status, generation, slates, self.stream
+        )
 
     async def drain(self, timeout_s: float) -> bool:
         """Say that the service is not ready, refuse new work, finish what there is, close the store.

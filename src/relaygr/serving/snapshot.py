@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
 from relaygr.cache.interface import Stats
 from relaygr.serving.recent import SLICE_S, percentile_ms
 from relaygr.serving.stream.counts import StreamStatus
+
+if TYPE_CHECKING:
+    from relaygr.engine.generation.recurrent import StateStats
 
 State = Literal["starting", "ready", "draining"]
 
@@ -118,6 +121,35 @@ class Pool(Struct, frozen=True, kw_only=True):
         )
 
 
+class Recurrent(Struct, frozen=True, kw_only=True):
+    """Memory of recurrent states of prompts; free + working + kept is that of the device.
+
+    Attributes:
+        working: of requests; kept: of snapshots. snapshots: on device and host; evictions: of them, since
+            the start.
+    """
+
+    free_bytes: int
+    working_bytes: int
+    kept_bytes: int
+    host_free_bytes: int
+    host_kept_bytes: int
+    snapshots: int
+    evictions: int
+
+    @classmethod
+    def of(cls, states: StateStats) -> Recurrent:
+        return cls(
+            free_bytes=states.free,
+            working_bytes=states.working,
+            kept_bytes=states.kept,
+            host_free_bytes=states.host_free,
+            host_kept_bytes=states.host_kept,
+            snapshots=states.snapshots,
+            evictions=states.left,
+        )
+
+
 class Generation(Struct, frozen=True, kw_only=True):
     """The generator: what serves, and what waits, runs and is held now.
 
@@ -129,6 +161,7 @@ class Generation(Struct, frozen=True, kw_only=True):
             are still to be computed, of `tokens_limit`.
         states: device memory of prompts.
         beam_bytes: that beams take, of `beam_limit_bytes`.
+        recurrent: null for a model without linear layers.
     """
 
     model: str
@@ -144,6 +177,44 @@ class Generation(Struct, frozen=True, kw_only=True):
     states: Pool
     beam_bytes: int
     beam_limit_bytes: int
+    recurrent: Recurrent | None = None
+
+
+class Slates(Struct, frozen=True, kw_only=True):
+    """The list layer: what makes lists, and the last minutes of it.
+
+    Attributes:
+        mode: of the server; value, rules, step: versions, empty where there is none.
+        waiting: lists that wait or are being made.
+        minute, five_minutes: time of the list layer, its wait included.
+        chosen: lists by the generator that proposed them; fallbacks: pointwise lists that no evaluator chose,
+            by reason; relaxed: rules that were given up; refused: by reason.
+        timeouts: of the last minute, lists whose time ran out before the last stage.
+        outcomes: of lists of the ranker that serves, as far as they count; inflation: what was promised for
+            those lists by what they were worth, null without any; inflation_alarm: that is above 1.05, of
+            enough lists.
+        drift_feature: of the step model, the one that moved most since the first lists; drift: how far, in
+            standard deviations; null before there are lists.
+    """
+
+    mode: str
+    value: str
+    rules: str
+    step: str
+    waiting: int
+    minute: Latency
+    five_minutes: Latency
+    chosen: list[Tally]
+    fallbacks: list[Tally]
+    relaxed: list[Tally]
+    refused: list[Tally]
+    timeouts: int
+    timeouts_five_minutes: int
+    outcomes: int
+    inflation: float | None
+    inflation_alarm: bool
+    drift_feature: str
+    drift: float | None
 
 
 class Histories(Struct, frozen=True, kw_only=True):
@@ -181,7 +252,7 @@ class Status(Struct, frozen=True, kw_only=True):
         admissions: prefix signals by what became of them.
         answers: HTTP answers by the first digit of their status.
         lost: rank requests and prefixes without an answer: deadline, cancelled, failed.
-        generation: null without a generator; stream: without an event stream.
+        generation, slates, stream: null without a generator, a list layer, an event stream.
         latency_model_error: mean of |measured / predicted - 1| over recent passes; null without one.
         timeline: the last five minutes, oldest first.
     """
@@ -200,6 +271,7 @@ class Status(Struct, frozen=True, kw_only=True):
     queue: Queue
     pool: Pool | None
     generation: Generation | None
+    slates: Slates | None
     stream: StreamStatus | None
     histories: Histories
     latency_model_error: float | None

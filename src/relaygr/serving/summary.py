@@ -17,6 +17,7 @@ from relaygr.serving.snapshot import (
     Pool,
     Queue,
     Rates,
+    Slates,
     State,
     Status,
     Tally,
@@ -34,6 +35,7 @@ def summary(
     facts: ModelFacts | None,
     model_age_s: float | None,
     generation: Generation | None = None,
+    slates: Slates | None = None,
     stream: StreamStatus | None = None,
     *,
     uptime_s: float,
@@ -50,10 +52,10 @@ def summary(
         model_age_s=model_age_s,
         rates=_rates(minute, recent.covered_s(MINUTE_S)),
         ranking=_ranking(recent.latencies(MINUTE_S), recent.latencies(FIVE_MINUTES_S)),
-        tokens=_tallies("tokens ", minute, five),
-        admissions=_tallies("admission ", minute, five),
-        answers=_tallies("answer ", minute, five),
-        lost=_tallies("lost ", minute, five),
+        tokens=tallies("tokens ", minute, five),
+        admissions=tallies("admission ", minute, five),
+        answers=tallies("answer ", minute, five),
+        lost=tallies("lost ", minute, five),
         queue=Queue(
             ranks=load.ranks,
             flights=load.flights,
@@ -63,6 +65,7 @@ def summary(
         ),
         pool=None if now.pool is None else Pool.of(now.pool),
         generation=generation,
+        slates=slates,
         stream=stream,
         histories=Histories(users=now.users, bytes=now.users_bytes),
         latency_model_error=None if now.error is None else now.error.mean_error,
@@ -83,7 +86,7 @@ def _rates(minute: Counter[str], seconds: float) -> Rates:
 
 
 def _ranking(minute: _Buckets, five: _Buckets) -> list[PathLatency]:
-    """By path, "all" first."""
+    """By path, "all" first; names of several words are not of ranking."""
     return [
         PathLatency(
             path=path,
@@ -91,10 +94,12 @@ def _ranking(minute: _Buckets, five: _Buckets) -> list[PathLatency]:
             five_minutes=Latency.of(five[path]),
         )
         for path in sorted(five, key=lambda path: (path != "all", path))
+        if " " not in path
     ]
 
 
-def _tallies(prefix: str, minute: Counter[str], five: Counter[str]) -> list[Tally]:
+def tallies(prefix: str, minute: Counter[str], five: Counter[str]) -> list[Tally]:
+    """Of the names that begin so, without the prefix."""
     return [
         Tally(name=name.removeprefix(prefix), minute=minute[name], five_minutes=amount)
         for name, amount in sorted(five.items())

@@ -18,6 +18,7 @@ from relaygr.listwise.generators.one_shot import OneShot
 from relaygr.listwise.generators.plackett_luce import PlackettLuce
 from relaygr.listwise.generators.ssd import Ssd
 from relaygr.listwise.items import ItemTable, read_items
+from relaygr.listwise.list_net import ListNet
 from relaygr.listwise.lists import ListModel
 from relaygr.listwise.pool import Head, HeadKind
 from relaygr.listwise.proposal import Generator
@@ -27,8 +28,9 @@ from relaygr.listwise.rules.document import read_rules
 from relaygr.listwise.rules.ruleset import RuleSet
 from relaygr.listwise.slates import Slates
 from relaygr.listwise.step import StepModel
+from relaygr.listwise.trained import TrainedEvaluator
 from relaygr.listwise.trust import Trust
-from relaygr.listwise.value import load_value
+from relaygr.listwise.value import ValueFunction, load_value
 from relaygr.models.presets import AnyConfig
 
 # Some times what a whole list takes: greedy's list then is not needed before the beam's.
@@ -63,16 +65,22 @@ def open_slates(config: SlateConfig, heads: tuple[Head, ...], clock: Clock | Non
         model = ListModel(StepModel.load(Path(config.step)), value)
     except ConfigError as error:
         raise _under(config, "step", error) from error
-    return make_slates(config, model, clock)
+    return make_slates(config, model, clock, _evaluator(config, value))
 
 
-def make_slates(config: SlateConfig, model: ListModel, clock: Clock | None = None) -> Slates:
-    """The serving loop of a step model that is open."""
+def make_slates(
+    config: SlateConfig,
+    model: ListModel,
+    clock: Clock | None = None,
+    evaluator: TrainedEvaluator | None = None,
+) -> Slates:
+    """The serving loop of a step model that is open; it values lists itself where no evaluator is given."""
     return Slates(
         model.value,
         model,
         generators=_generators(config, model, model.value.heads),
-        choice=Choice(kappa=config.kappa),
+        evaluator=evaluator,
+        choice=_choice(config, evaluator),
         trust=Trust(config.trust_top),
         mode=Mode(config.mode),
         clock=clock,
@@ -110,13 +118,18 @@ def needed(slates: Slates, rules: RuleSet | None) -> dict[str, str]:
     if slates.step is not None:
         for attribute in slates.step.step.features.attributes:
             found.setdefault(attribute, "the step model")
+    if isinstance(slates.evaluator, TrainedEvaluator):
+        for attribute in slates.evaluator.attributes:
+            found.setdefault(attribute, "the evaluator")
     return found
 
 
 def needs_vectors(slates: Slates) -> bool:
-    """Whether the step model reads similarities or components of vectors."""
+    """Whether step model or evaluator read similarities or components of vectors."""
     if slates.step is None:
         return False
+    if isinstance(slates.evaluator, TrainedEvaluator) and slates.evaluator.needs_vectors:
+        return True
     features = slates.step.step.features
     return features.has(Kind.SIMILARITY) or features.has(Kind.VECTOR)
 
@@ -148,6 +161,26 @@ def _generators(
         Stage.BEAM: [Beam(model, config.beam_width, config.top)] if beam else [],
         Stage.GENERATORS: others,
     }
+
+
+def _evaluator(config: SlateConfig, value: ValueFunction) -> TrainedEvaluator | None:
+    if not config.evaluator:
+        return None
+    try:
+        return TrainedEvaluator(ListNet.load(Path(config.evaluator)), value)
+    except ConfigError as error:
+        raise _under(config, "evaluator", error) from error
+
+
+def _choice(config: SlateConfig, evaluator: TrainedEvaluator | None) -> Choice:
+    if config.choice != "conformal":
+        return Choice(kappa=config.kappa, paired=config.choice == "paired")
+    calibration = None if evaluator is None else evaluator.net.config.calibration
+    if calibration is None:
+        raise ConfigError(
+            config.key("choice"), f"'conformal' needs quantiles, and {config.evaluator} holds none"
+        )
+    return Choice(conformal=calibration.conformal())
 
 
 def _one_shot(config: SlateConfig, heads: tuple[Head, ...]) -> OneShot:

@@ -34,7 +34,7 @@ from relaygr.serving.errors import HttpError
 from relaygr.serving.generation import wire
 from relaygr.serving.generation.bodies import generate_request
 from relaygr.serving.generation.metrics import GenerateMetrics, GenerateReadings
-from relaygr.serving.snapshot import Generation, Pool
+from relaygr.serving.snapshot import Generation, Pool, Recurrent
 from relaygr.serving.waiting import Gone, answered
 from relaygr.serving.wire import GeneratorCard
 
@@ -159,6 +159,7 @@ class GenerateDesk:
             states=Pool.of(stats.pages),
             beam_bytes=stats.beam_bytes,
             beam_limit_bytes=settings.beam_bytes,
+            recurrent=None if stats.states is None else Recurrent.of(stats.states),
         )
 
     def catalogues(self) -> wire.CataloguesAnswer:

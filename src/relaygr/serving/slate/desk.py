@@ -24,6 +24,7 @@ from relaygr.serving.generation.wire import GenerateBody
 from relaygr.serving.slate import wire
 from relaygr.serving.slate.answers import slate_answer
 from relaygr.serving.slate.metrics import SlateMetrics
+from relaygr.serving.snapshot import Slates
 from relaygr.serving.waiting import Gone, answered
 from relaygr.serving.wire import RankBody
 
@@ -53,6 +54,7 @@ class SlateDesk:
             lambda: service.served.model,
             lambda: self._waiting,
             lambda: maker.mode,
+            maker.config.top,
         )
 
     @classmethod
@@ -120,6 +122,15 @@ class SlateDesk:
             max_length=config.max_length,
             max_candidates=config.max_candidates,
             budget_ms=config.budget_ms,
+        )
+
+    def status(self) -> Slates:
+        """As the status page shows it."""
+        slates, rules = self.maker.slates, self.maker.rules
+        return self.metrics.status(
+            slates.value.version,
+            "" if rules is None else rules.version,
+            "" if slates.step is None else slates.step.step.version,
         )
 
     def close(self) -> None:

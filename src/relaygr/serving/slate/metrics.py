@@ -6,8 +6,7 @@ rules only those of the server have a name of their own; those of requests are `
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+from collections import Counter as Tallied
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -22,11 +21,14 @@ from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.pool import MISSING
 from relaygr.listwise.request import Mode
 from relaygr.listwise.result import Reason, SlateResult, Stage
-from relaygr.serving.recent import Recent
+from relaygr.serving.recent import FIVE_MINUTES_S, MINUTE_S, Recent
 from relaygr.serving.series import DIGITS
+from relaygr.serving.slate.drift import ContextDrift
+from relaygr.serving.slate.inflation import Group, InflationWatch, lists_class
+from relaygr.serving.snapshot import Latency, Slates
+from relaygr.serving.summary import tallies
 
 AUTHOR = "author"
-REMEMBERED = 10_000  # lists whose outcome may still come
 _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05),
     *(0.075, 0.1, 0.25, 0.5, 1, 2.5),
@@ -44,6 +46,7 @@ class SlateMetrics:
         model: fingerprint of the ranker of the next slate.
         waiting: slates that wait or are being made.
         mode: of the server.
+        top: candidates by pointwise rank that greedy and beams look at.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class SlateMetrics:
         model: Callable[[], str],
         waiting: Callable[[], int],
         mode: Callable[[], Mode],
+        top: int,
     ) -> None:
         self._registry, self._recent, self._model = registry, recent, model
+        self._waiting, self._mode, self._top = waiting, mode, str(top)
         counter, histogram, summed = self._counter, self._histogram, self._summary
         self._requests = counter("requests_total", "Slates answered", "mode")
         self._rejected = counter("rejected_total", "Slates refused, by reason", "reason")
@@ -73,11 +78,11 @@ class SlateMetrics:
         self._author = histogram("author_share", "Largest share of one author in a list", _SHARES)
         self._pool = histogram("pool_distance", "Mean distance of the lists that competed", _SHARES)
         self._feature = summed("feature", "Context of the picks, as the step model saw it", "feature")
-        self._predicted = summed("predicted_utility", "Utility of lists whose outcome came", "generator")
-        self._outcome = summed("outcome_utility", "What those lists turned out to be worth", "generator")
-        self._lock = threading.Lock()
-        self._lists: OrderedDict[str, tuple[str, float]] = OrderedDict()
-        registry.register(_Gauges(self, waiting, mode))
+        of_whom = ("generator", "top", "lists")
+        self._predicted = summed("predicted_utility", "Utility of lists whose outcome came", *of_whom)
+        self._outcome = summed("outcome_utility", "What those lists turned out to be worth", *of_whom)
+        self._inflation, self._drift = InflationWatch(), ContextDrift()
+        registry.register(_Gauges(self, self._inflation, self._drift, waiting, mode, self._top))
 
     @property
     def model(self) -> str:
@@ -97,7 +102,9 @@ class SlateMetrics:
             names.append(f"{_RECENT}fallback {result.fallback_reason.value}")
         own = {"length", *rules}
         for each in result.relaxations:
-            self._relaxed.labels(model, each.rule if each.rule in own else "request").inc()
+            rule = each.rule if each.rule in own else "request"
+            self._relaxed.labels(model, rule).inc()
+            names.append(f"{_RECENT}relaxed {rule}")
         if timed_out(result):
             self._timeouts.labels(model).inc()
             names.append(f"{_RECENT}timeout")
@@ -112,7 +119,8 @@ class SlateMetrics:
         self._recent.observe(seconds, f"{_RECENT}all")
         self._lists_of(made, model)
         if result.utility is not None and result.mode is Mode.ON:
-            self._remember(request_id, result.generator, result.utility)
+            group = Group(model, result.generator, lists_class(len(result.pool)))
+            self._inflation.promise(request_id, group, result.utility)
 
     def rejected(self, error: RelayError) -> None:
         """A slate ended in an error."""
@@ -122,17 +130,46 @@ class SlateMetrics:
         elif isinstance(error, OverloadError):
             reason = "overload"
         self._rejected.labels(self.model, reason).inc()
+        self._recent.count(f"{_RECENT}refused {reason}")
 
     def outcome(self, request_id: str, utility: float) -> bool:
         """What a list turned out to be worth; False if it is not remembered, or was told before."""
-        with self._lock:
-            found = self._lists.pop(request_id, None)
+        found = self._inflation.outcome(request_id, utility)
         if found is None:
             return False
-        generator, predicted = found
-        self._predicted.labels(self.model, generator).observe(predicted)
-        self._outcome.labels(self.model, generator).observe(utility)
+        group, predicted = found
+        labels = (group.model, group.generator, self._top, group.lists)
+        self._predicted.labels(*labels).observe(predicted)
+        self._outcome.labels(*labels).observe(utility)
         return True
+
+    def status(self, value: str, rules: str, step: str) -> Slates:
+        """As the status page shows it, with the versions of what makes lists."""
+        minute, five = self._recent.counts(MINUTE_S), self._recent.counts(FIVE_MINUTES_S)
+        latencies = [self._recent.latencies(span) for span in (MINUTE_S, FIVE_MINUTES_S)]
+        latency, longer = (Latency.of(found.get(f"{_RECENT}all", Tallied())) for found in latencies)
+        inflation, drift = self._inflation.overall(self.model), self._drift.drift()
+        furthest = max(drift, key=lambda name: abs(drift[name]), default="")
+        return Slates(
+            mode=self._mode().value,
+            value=value,
+            rules=rules,
+            step=step,
+            waiting=self._waiting(),
+            minute=latency,
+            five_minutes=longer,
+            chosen=tallies(f"{_RECENT}by ", minute, five),
+            fallbacks=tallies(f"{_RECENT}fallback ", minute, five),
+            relaxed=tallies(f"{_RECENT}relaxed ", minute, five),
+            refused=tallies(f"{_RECENT}refused ", minute, five),
+            timeouts=minute[f"{_RECENT}timeout"],
+            timeouts_five_minutes=five[f"{_RECENT}timeout"],
+            outcomes=inflation.outcomes,
+            inflation=inflation.ratio,
+            inflation_alarm=inflation.alarm,
+            drift_feature=furthest,
+            drift=drift[furthest] if furthest else None,
+        )
 
     def _lists_of(self, made: Made, model: str) -> None:
         result, pool = made.result, made.pool
@@ -149,13 +186,7 @@ class SlateMetrics:
         context = result.shadow.context if result.shadow is not None else result.context
         for name, mean in context.items():
             self._feature.labels(model, name).observe(mean)
-
-    def _remember(self, request_id: str, generator: str, utility: float) -> None:
-        with self._lock:
-            self._lists[request_id] = generator, utility
-            self._lists.move_to_end(request_id)
-            while len(self._lists) > REMEMBERED:
-                self._lists.popitem(last=False)
+        self._drift.tell(context)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"relaygr_slate_{name}", text, ("model", *labels), registry=self._registry)
@@ -172,8 +203,17 @@ class SlateMetrics:
 class _Gauges(Collector):
     """Reads once a scrape."""
 
-    def __init__(self, metrics: SlateMetrics, waiting: Callable[[], int], mode: Callable[[], Mode]) -> None:
+    def __init__(
+        self,
+        metrics: SlateMetrics,
+        inflation: InflationWatch,
+        drift: ContextDrift,
+        waiting: Callable[[], int],
+        mode: Callable[[], Mode],
+        top: str,
+    ) -> None:
         self._metrics, self._waiting, self._mode = metrics, waiting, mode
+        self._inflation, self._drift, self._top = inflation, drift, top
 
     def describe(self) -> Iterable[Metric]:
         """Nothing, so that registering reads nothing."""
@@ -190,6 +230,23 @@ class _Gauges(Collector):
         for each in Mode:
             modes.add_metric((model, each.value), float(each is mode))
         yield modes
+        of_whom = ("model", "generator", "top", "lists")
+        text = "Promised by realised utility of the last lists whose outcome came"
+        inflation = GaugeMetricFamily("relaygr_slate_inflation", text, labels=of_whom)
+        text = "1 where enough of those lists were worth clearly less than was promised"
+        alarm = GaugeMetricFamily("relaygr_slate_inflation_alarm", text, labels=of_whom)
+        for group, one in self._inflation.groups().items():
+            labels = (group.model, group.generator, self._top, group.lists)
+            if one.ratio is not None:
+                inflation.add_metric(labels, one.ratio)
+            alarm.add_metric(labels, float(one.alarm))
+        yield inflation
+        yield alarm
+        text = "Context of the last lists against the first, in standard deviations"
+        drift = GaugeMetricFamily("relaygr_slate_feature_drift", text, labels=("model", "feature"))
+        for name, moved in self._drift.drift().items():
+            drift.add_metric((model, name), moved)
+        yield drift
 
 
 def timed_out(result: SlateResult) -> bool:

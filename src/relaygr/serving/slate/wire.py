@@ -235,10 +235,16 @@ class SlateCard(Struct, frozen=True):
 
 
 class OutcomeBody(Body, frozen=True, kw_only=True):
-    """What a returned list turned out to be worth, in the units of its `utility`."""
+    """What a returned list turned out to be worth; either of the two.
+
+    Attributes:
+        utility: in the units of the list's `utility`.
+        heads: what was observed at each position that the user reached, first position first, by head.
+    """
 
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
-    utility: float
+    utility: float | None = None
+    heads: dict[str, Annotated[list[float], Meta(max_length=500)]] | None = None
 
 
 class OutcomesBody(Body, frozen=True, kw_only=True):

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from relaygr.listwise.arrays import Float64
 from relaygr.listwise.pool import HeadKind
 from relaygr.training.slate.logs import Exposures
+from relaygr.training.slate.losses import bernoulli, exponential
 from relaygr.training.slate.rows import Rows
 from relaygr.training.slate.step_net import StepNet
 
@@ -103,9 +103,9 @@ class Likelihood:
         conditional, leave = net(data.context[rows], data.base[rows], data.position[rows])
         if self.positions is not None:
             conditional = conditional + self.positions.of(rows)
-        losses = data.ends[rows] * _bernoulli(leave, data.leave[rows]) if net.config.exit else 0.0
+        losses = data.ends[rows] * bernoulli(leave, data.leave[rows]) if net.config.exit else 0.0
         for at, kind in enumerate(each.kind for each in net.config.heads):
-            form = _bernoulli if kind is HeadKind.BINARY else _exponential
+            form = bernoulli if kind is HeadKind.BINARY else exponential
             losses = losses + data.known[rows, at] * form(conditional[:, at], data.labels[rows, at])
         total: Tensor = (data.weight[rows] * losses).sum()
         return total
@@ -186,11 +186,3 @@ def adam(likelihood: Likelihood, epochs: int, rate: float, batch: int, seed: int
             total, weights = total + float(loss.detach()) * weight, weights + weight
         mean = total / max(weights, 1e-12)
     return mean
-
-
-def _bernoulli(logits: Tensor, labels: Tensor) -> Tensor:
-    return functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
-
-
-def _exponential(logs: Tensor, labels: Tensor) -> Tensor:
-    return logs + labels * torch.exp(-logs)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Bool, Float32, Float64, Int64
@@ -63,6 +64,7 @@ class LoggedLists:
         earlier: what earlier pages held; None if all lists are first pages.
         log_propensity: float64 [N, L], log-probability of each pick behind those before it; NaN where the
             choice was not random.
+        generator: str [N], what made each list; None if nobody wrote it down.
     """
 
     heads: tuple[Head, ...]
@@ -82,6 +84,7 @@ class LoggedLists:
     slots: Int64 | None = None
     earlier: Earlier | None = None
     log_propensity: Float64
+    generator: npt.NDArray[np.str_] | None = None
 
     def __post_init__(self) -> None:
         N, L = self.items.shape
@@ -99,6 +102,11 @@ class LoggedLists:
     def __len__(self) -> int:
         """N."""
         return len(self.users)
+
+    @property
+    def generators(self) -> list[str]:
+        """What made each list; `logged` where nobody wrote it down. [N]"""
+        return ["logged"] * len(self) if self.generator is None else [str(one) for one in self.generator]
 
     @property
     def explored(self) -> Bool:

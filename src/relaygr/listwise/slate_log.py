@@ -1,0 +1,296 @@
+"""Lists that were shown and what came of them, on disk: what training reads.
+
+A folder holds `log.json`, the heads of the ranker, and files `lists-N.jsonl` of one JSON object a list.
+Attributes and vectors of items are not in it: they come from the item table that served the lists.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from relaygr.core.errors import BackendError, ConfigError
+from relaygr.listwise.pool import Head, Pool
+from relaygr.listwise.request import MAX_LENGTH, SlateAsk
+from relaygr.listwise.result import SlateResult
+from relaygr.listwise.step import HeadSpec
+
+FORMAT_VERSION = 1
+_HEADER = "log.json"
+_FILE_BYTES = 64 << 20
+_FILES = 64
+_WAITING = 10_000
+
+Count = Annotated[int, Meta(ge=0)]
+Row = tuple[float, ...]
+
+
+class LogHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `log.json` holds: the heads, in the order of all outputs and labels."""
+
+    heads: tuple[HeadSpec, ...]
+    format_version: int = FORMAT_VERSION
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The candidates of a request: ids [C] and outputs of the ranker [C, K]."""
+
+    items: tuple[int, ...]
+    outputs: tuple[Row, ...]
+
+
+class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One list.
+
+    Attributes:
+        user: as sent to the server.
+        request: id of the request.
+        items, outputs: what was shown, first position first, and what the ranker said of it [L, K].
+        asked: positions that had been asked for.
+        consumed: positions that the user got to.
+        labels: [consumed, K], by head; null where there is none.
+        more: whether the user asked for the next page.
+        log_propensity: log-probability of each pick behind those before it; empty if the choice was not
+            random.
+        generator: whose list it was.
+        candidates: all that could have been shown; null if that was not kept.
+        earlier: items of earlier pages of the feed, oldest first; earlier_watch: the sum of what was observed
+            of the watch head there.
+        surface, page, session, slots: as for `LoggedLists`.
+        versions: value function, rules, step model and evaluator that served.
+        seed: what stochastic generators drew by.
+    """
+
+    user: str
+    request: str = ""
+    items: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MAX_LENGTH)]
+    outputs: tuple[Row, ...]
+    asked: Annotated[int, Meta(ge=1, le=MAX_LENGTH)]
+    consumed: Count
+    labels: tuple[tuple[float | None, ...], ...]
+    more: bool = False
+    log_propensity: tuple[float, ...] = ()
+    generator: str = "logged"
+    candidates: Offered | None = None
+    earlier: tuple[int, ...] = ()
+    earlier_watch: float = 0.0
+    surface: int = 0
+    page: Count = 0
+    session: Count = 0
+    slots: tuple[Count, ...] = ()
+    versions: tuple[str, ...] = ()
+    seed: str = ""
+
+
+class Feedback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What came of one list; as in `SlateRecord`."""
+
+    request: str
+    consumed: Count
+    labels: tuple[tuple[float | None, ...], ...] = ()
+    more: bool = False
+
+
+class SlateLog:
+    """Writes records, and joins served lists with what came of them. Threads may share it.
+
+    Old files are deleted when there are more than `files`; lists that wait for feedback longest are
+    forgotten when more than `waiting` do.
+
+    Raises:
+        ConfigError: the folder holds a log of other heads.
+        BackendError: the file system refuses.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        heads: Sequence[Head],
+        *,
+        file_bytes: int = _FILE_BYTES,
+        files: int = _FILES,
+        waiting: int = _WAITING,
+    ) -> None:
+        for name, number in (("file_bytes", file_bytes), ("files", files), ("waiting", waiting)):
+            if number < 1:
+                raise ConfigError(name, f"{number} is below 1")
+        self._folder, self._file_bytes, self._files, self._limit = folder, file_bytes, files, waiting
+        self._lock, self._waiting = threading.Lock(), OrderedDict[str, SlateRecord]()
+        self.written = self.forgotten = 0
+        header = LogHeader(heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if (folder / _HEADER).exists():
+                found = read_header(folder)
+                if found != header:
+                    raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
+            else:
+                (folder / _HEADER).write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
+        except OSError as error:
+            raise BackendError(f"cannot write {folder}: {error.strerror or error}") from error
+        names = [int(path.stem.removeprefix("lists-")) for path in log_files(folder)]
+        self._number = max(names, default=0) + 1
+
+    def served(
+        self,
+        user: str,
+        ask: SlateAsk,
+        pool: Pool,
+        result: SlateResult,
+        seed: str = "",
+        log_propensity: Sequence[float] = (),
+    ) -> None:
+        """Remember a list until its feedback comes; the propensities are as for `record_of`."""
+        record = record_of(user, ask, pool, result, seed, log_propensity)
+        with self._lock:
+            self._waiting[record.request] = record
+            self._waiting.move_to_end(record.request)
+            while len(self._waiting) > self._limit:
+                self._waiting.popitem(last=False)
+                self.forgotten += 1
+
+    def feedback(self, given: Feedback) -> bool:
+        """Write the list that it belongs to; False if none waits.
+
+        Raises:
+            ConfigError: more was consumed than shown, or labels are of another shape.
+        """
+        with self._lock:
+            record = self._waiting.get(given.request)
+            if record is None:
+                return False
+            full = msgspec.structs.replace(
+                record, consumed=given.consumed, labels=given.labels, more=given.more
+            )
+            check_record(full, len(record.outputs[0]))
+            del self._waiting[given.request]
+            self._append([full])
+        return True
+
+    def write(self, records: Sequence[SlateRecord]) -> None:
+        """Append complete records."""
+        with self._lock:
+            self._append(records)
+
+    def _append(self, records: Sequence[SlateRecord]) -> None:
+        path = self._folder / f"lists-{self._number}.jsonl"
+        try:
+            with path.open("ab") as file:
+                file.writelines(msgspec.json.encode(one) + b"\n" for one in records)
+                size = file.tell()
+            if size >= self._file_bytes:
+                self._number += 1
+                for old in log_files(self._folder)[: -self._files]:
+                    old.unlink(missing_ok=True)
+        except OSError as error:
+            raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+        self.written += len(records)
+
+
+def record_of(
+    user: str,
+    ask: SlateAsk,
+    pool: Pool,
+    result: SlateResult,
+    seed: str = "",
+    log_propensity: Sequence[float] = (),
+) -> SlateRecord:
+    """A served list without feedback yet.
+
+    Args:
+        log_propensity: of each pick, where the list itself was drawn. That of a proposal is none: which
+            list is shown depends on what it was compared with.
+    """
+    shown, versions = ask.shown, result.versions
+    return SlateRecord(
+        user=user,
+        request=ask.request_id,
+        items=tuple(result.items.tolist()),
+        outputs=tuple(map(tuple, pool.outputs[result.picks].tolist())),
+        asked=ask.length,
+        consumed=0,
+        labels=(),
+        log_propensity=tuple(log_propensity),
+        generator=result.generator,
+        candidates=Offered(items=tuple(pool.ids.tolist()), outputs=tuple(map(tuple, pool.outputs.tolist()))),
+        earlier=() if shown is None else tuple(shown.ids.tolist()),
+        earlier_watch=0.0 if shown is None or shown.watch is None else float(shown.watch.sum()),
+        page=0 if shown is None else shown.page,
+        session=ask.consumed,
+        slots=tuple(ask.slots),
+        versions=(versions.value, versions.rules, versions.step, versions.evaluator),
+        seed=seed,
+    )
+
+
+def check_record(record: SlateRecord, heads: int) -> None:
+    """Raise ConfigError naming the field that does not fit the others."""
+    L = len(record.items)
+    if record.consumed > L:
+        raise ConfigError("consumed", f"{record.consumed} positions, {L} were shown")
+    for name, rows, wanted in (("outputs", record.outputs, L), ("labels", record.labels, record.consumed)):
+        if len(rows) != wanted or any(len(row) != heads for row in rows):
+            raise ConfigError(name, f"{len(rows)} rows, wanted {wanted} of {heads} heads")
+    for name in ("log_propensity", "slots"):
+        found = getattr(record, name)
+        if found and len(found) < L:
+            raise ConfigError(name, f"{len(found)} numbers, wanted {L}")
+    if record.more and record.consumed < L:
+        raise ConfigError("more", f"a next page follows a list of {L} that was left after {record.consumed}")
+    offered = record.candidates
+    if offered is not None:
+        if len(offered.items) != len(offered.outputs) or any(len(row) != heads for row in offered.outputs):
+            raise ConfigError("candidates.outputs", f"are not {len(offered.items)} rows of {heads} heads")
+        if not set(record.items) <= set(offered.items):
+            raise ConfigError("items", "hold one that is not among the candidates")
+
+
+def log_files(folder: Path) -> list[Path]:
+    """The files of a log, oldest first."""
+    found = [path for path in folder.glob("lists-*.jsonl") if path.stem.removeprefix("lists-").isdecimal()]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("lists-")))
+
+
+def read_header(folder: Path) -> LogHeader:
+    """The heads of a log. Raises ConfigError naming the file."""
+    path = folder / _HEADER
+    try:
+        header = msgspec.json.decode(path.read_bytes(), type=LogHeader)
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ConfigError(str(path), f"is no header of a log: {error}") from error
+    if header.format_version != FORMAT_VERSION:
+        raise ConfigError(
+            str(path), f"format_version is {header.format_version}, this release reads {FORMAT_VERSION}"
+        )
+    return header
+
+
+def read_records(folder: Path) -> Iterator[SlateRecord]:
+    """All records, oldest first.
+
+    A last line without its end, as a kill leaves it, is passed over.
+
+    Raises:
+        ConfigError: naming file and line.
+    """
+    heads, decoder = len(read_header(folder).heads), msgspec.json.Decoder(SlateRecord)
+    for path in log_files(folder):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+        for number, line in enumerate(data.split(b"\n")[:-1], 1):
+            try:
+                record = decoder.decode(line)
+                check_record(record, heads)
+            except (msgspec.DecodeError, RecursionError, ConfigError) as error:
+                raise ConfigError(f"{path}:{number}", str(error)) from error
+            yield record
