@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -21,12 +21,11 @@ import numpy.typing as npt
 import torch
 
 from relaygr.bench.cell import random_ranker
-from relaygr.bench.cluster_shape import SHAPES, Shape
+from relaygr.bench.cluster_shape import FORGETFUL, SHAPES, Shape
 from relaygr.bench.cluster_tally import Visit, affinity_share, failed, hit_share, hung, moved_share, owners
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.bench.soak_check import wrong_rankings
 from relaygr.bench.soak_people import Sample
-from relaygr.client import AsyncClient, ClientError, Door, Ranking, history
 from relaygr.config.settings import EngineConfig
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
@@ -35,6 +34,63 @@ from relaygr.models.presets import preset
 from relaygr.models.weights import save_ranker
 
 Ints = npt.NDArray[np.int64]
+
+
+class LapError(Exception):
+    """A lap failed for good: the client has done all its retries. Its text is the kind of failure."""
+
+
+class Signal(Protocol):
+    """What the first lap said: who has the prefix, and what brings the second one there."""
+
+    @property
+    def owner(self) -> str | None: ...
+
+    @property
+    def hint(self) -> Any: ...
+
+
+class Ranking(Protocol):
+    """What the second lap said."""
+
+    @property
+    def owner(self) -> str | None: ...
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def served_tokens(self) -> int: ...
+
+    @property
+    def scores(self) -> Any: ...
+
+
+class Caller(Protocol):
+    """A client with its own policy of retries, at one address. All raise LapError."""
+
+    async def prefix(self, user: str, items: list[int], times: list[int], deadline_ms: float) -> Signal: ...
+
+    async def rank(
+        self,
+        user: str,
+        items: list[int],
+        times: list[int],
+        candidates: list[int],
+        deadline_ms: float,
+        signal: Signal,
+    ) -> Ranking: ...
+
+    async def reload(self, model: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+Connect = Callable[[str], Caller]
+"""Makes a client of a URL."""
 
 _PRESET = "hstu-tiny"
 _LEAD_S = 0.05
@@ -92,7 +148,20 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What `bench cluster` writes; `load` is the machine's load average when it ended."""
+    """What `bench cluster` writes.
+
+    Attributes:
+        load: the machine's load average when it ended.
+        hop_ms: P50 of rankings in the steady phase, less that of one replica that is asked directly; None
+            where replicas send requests on themselves.
+        affinity_share: of the steady phase's visits, those with both laps on one replica.
+        failed_after_kill, failed_in_update: visits of that phase that failed after the client's retries.
+        hung_after_kill: laps that took longer than their deadline and the client's own second.
+        moved_share_after_add: of users who were ranked in the phases before and after, those who moved.
+        checked, mixed_versions: rankings of the update, and those whose scores are not their model's.
+        versions: rankings of the update by model.
+        wrong: the first of the mixed ones.
+    """
 
     cpu: str
     cores: int
@@ -102,6 +171,7 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     users: int
     rate: float
     phases: list[Phase]
+    hop_ms: float | None
     affinity_share: float | None
     failed_after_kill: int
     hung_after_kill: int
@@ -113,7 +183,7 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     wrong: list[str]
 
 
-def bench_cluster(spec: ClusterSpec, tell: Callable[[str], None]) -> ClusterReport:
+def bench_cluster(spec: ClusterSpec, connect: Connect, tell: Callable[[str], None]) -> ClusterReport:
     """Run in a temporary folder; BackendError if a server does not start."""
     with tempfile.TemporaryDirectory(prefix="relaygr-cluster-") as name:
         folder = Path(name)
@@ -129,14 +199,17 @@ def bench_cluster(spec: ClusterSpec, tell: Callable[[str], None]) -> ClusterRepo
             "engine.threads=1",
             "engine.device_bytes=256MiB",
             "trigger.admit_all=true",
+            *FORGETFUL,
         )
         tell("starting servers")
         with SHAPES[spec.shape](folder, settings, spec.replicas, spec.replicas + 1) as shape:
-            run = _Run(spec, shape, tell)
+            run = _Run(spec, shape, connect, tell)
             asyncio.run(run.all(paths[1]))
         engines = [Engine.load(p, EngineConfig(dtype="fp32", device_bytes=16 * MIB)) for p in paths]
         wrong = wrong_rankings(run.samples, {e.model_fp.hex(): e for e in engines})
     steady, kill, _, add, update = run.phases
+    direct = [one.took_ms for one in run.direct if not one.error]
+    through = [one.took_ms for one in steady if not one.error]
     return ClusterReport(
         cpu=cpu_model(),
         cores=usable_cores(),
@@ -146,6 +219,7 @@ def bench_cluster(spec: ClusterSpec, tell: Callable[[str], None]) -> ClusterRepo
         users=spec.users,
         rate=spec.rate,
         phases=[_phase(name, visits, spec) for name, visits in zip(_NAMES, run.phases, strict=True)],
+        hop_ms=statistics.median(through) - statistics.median(direct) if direct and through else None,
         affinity_share=affinity_share(steady),
         failed_after_kill=failed(kill),
         hung_after_kill=hung(kill, spec.deadline_ms + _SPARE_MS),
@@ -174,18 +248,26 @@ def _phase(name: str, visits: list[Visit], spec: ClusterSpec) -> Phase:
 
 
 class _Run:
-    def __init__(self, spec: ClusterSpec, shape: Shape, tell: Callable[[str], None]) -> None:
-        self._spec, self._shape, self._tell = spec, shape, tell
+    def __init__(
+        self, spec: ClusterSpec, shape: Shape, connect: Connect, tell: Callable[[str], None]
+    ) -> None:
+        self._spec, self._shape, self._connect, self._tell = spec, shape, connect, tell
         self._random = random.Random(spec.seed)
-        self._clients: dict[str, AsyncClient] = {}
+        self._clients: dict[str, Caller] = {}
         self._turn = itertools.count()
+        self._only: list[str] = []  # in place of the shape's addresses
         self.phases: list[list[Visit]] = []
+        self.direct: list[Visit] = []
         self.before_add: dict[str, str] = {}
         self.samples: list[Sample] = []
 
     async def all(self, model: Path) -> None:
         names = list(self._shape.ports)
         try:
+            if self._shape.apart:
+                self._only = [self._shape.replicas[names[0]].url]
+                await self._load("direct", self._nothing())
+                self.direct, self._only = self.phases.pop(), []
             await self._load("steady", self._nothing())
             await self._load("kill", asyncio.to_thread(self._shape.kill, names[0]))
             await self._load("recovered", self._nothing())
@@ -203,8 +285,11 @@ class _Run:
     async def _update(self, model: Path) -> None:
         """One replica after the other."""
         for replica in list(self._shape.replicas.values()):
-            async with AsyncClient(Door(replica.url, timeout_ms=60_000)) as client:
+            client = self._connect(replica.url)
+            try:
                 await client.reload(str(model))
+            finally:
+                await client.close()
 
     async def _load(self, name: str, event: Coroutine[Any, Any, None], sample: bool = False) -> None:
         """Visits at the rate, and `event` after a quarter of the phase."""
@@ -231,25 +316,23 @@ class _Run:
         items = draw.integers(1, 1 << 20, spec.events)
         times = 1_700_000_000 + 600 * np.arange(spec.events)
         candidates = draw.integers(1, 1 << 20, spec.candidates)
-        past = history(items.tolist(), times.tolist())
-        addresses = self._shape.addresses
+        past = items.tolist(), times.tolist()
+        addresses = self._only or self._shape.addresses
         url = addresses[next(self._turn) % len(addresses)]
         if url not in self._clients:
-            self._clients[url] = AsyncClient(Door(url))
+            self._clients[url] = self._connect(url)
         client = self._clients[url]
         first = None
         sent_s = time.perf_counter()
         try:
-            signal = await client.prefix(user, history=past, deadline_ms=spec.deadline_ms)
+            signal = await client.prefix(user, *past, spec.deadline_ms)
             first = signal.owner
             await asyncio.sleep(_LEAD_S)
             sent_s = time.perf_counter()
-            answer = await client.rank(
-                user, candidates.tolist(), history=past, deadline_ms=spec.deadline_ms, hint=signal.hint
-            )
-        except ClientError as error:
+            answer = await client.rank(user, *past, candidates.tolist(), spec.deadline_ms, signal)
+        except LapError as error:
             took_ms = 1000 * (time.perf_counter() - sent_s)
-            return Visit(user=user, sent_s=sent_s, took_ms=took_ms, first=first, error=type(error).__name__)
+            return Visit(user=user, sent_s=sent_s, took_ms=took_ms, first=first, error=str(error))
         took_ms = 1000 * (time.perf_counter() - sent_s)
         if sample:
             self._keep(user, items, times, candidates, answer)

@@ -12,12 +12,22 @@ from typing import Self
 from relaygr.bench.serve_process import HOST, ServerProcess, free_port
 from relaygr.core.errors import ConfigError
 
+_TTL_S = 2
+# A router remembers users for as long as a prefix may live, at least.
+FORGETFUL = (f"router.placement_ttl_s={_TTL_S}", f"budgets.t_life_ms={1000 * _TTL_S}")
+"""Settings of routers and replicas under which users follow a change of the members soon."""
+
 
 class Shape(ABC):
     """Replicas, and what is in front of them; a context manager that ends all of them.
 
     Members are named r0, r1, ...; `most` of them are known from the start, of which `count` run.
+
+    Attributes:
+        apart: replicas know nothing of each other: what is asked of one is served there.
     """
+
+    apart = False
 
     def __init__(self, folder: Path, settings: Sequence[str], count: int, most: int) -> None:
         if not 1 <= count <= most:
@@ -79,14 +89,11 @@ class Shape(ABC):
 class GatewayShape(Shape):
     """One `relaygr gateway` in front."""
 
+    apart = True
+
     def front(self) -> None:
         named = [part for name, url in self.members() for part in ("--member", f"{name}={url}")]
-        settings = (
-            "serving.log_level=error",
-            "router.poll_s=0.1",
-            "router.ramp_s=0",
-            "router.placement_ttl_s=2",
-        )
+        settings = ("serving.log_level=error", "router.poll_s=0.1", "router.ramp_s=0", *FORGETFUL)
         self._gateway = self.start("gateway", ("gateway", *named), settings, None, 0)
 
     @property
@@ -101,7 +108,7 @@ class PeersShape(Shape):
         """Nothing is."""
 
     def config(self, name: str) -> Path:
-        lines = ["[router]", f'self_id = "{name}"', "poll_s = 0.1", "ramp_s = 0", "placement_ttl_s = 2"]
+        lines = ["[router]", f'self_id = "{name}"', "poll_s = 0.1", "ramp_s = 0"]
         for member, url in self.members():
             lines += ["", "[[router.members]]", f'id = "{member}"', f'url = "{url}"']
         path = self.folder / f"{name}.toml"

@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from relaygr.bench.cluster import ClusterReport, ClusterSpec, bench_cluster
+from relaygr.cli.cluster_client import ClusterClient
 from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 
@@ -52,7 +53,7 @@ def cluster(
     )
     check_file("--json", json)
     with Console(stderr=True).status("starting") as status:
-        report = bench_cluster(spec, lambda text: status.update(escape(text)))
+        report = bench_cluster(spec, ClusterClient, lambda text: status.update(escape(text)))
     write_json(json, report)
     _print(Console(), report)
 
@@ -67,6 +68,8 @@ def _print(console: Console, report: ClusterReport) -> None:
         shares = [_share(one.affinity_share), _share(one.hit_share)]
         table.add_row(one.name, str(one.visits), str(one.failed), str(one.hung), *shares, f"{one.p50_ms:.1f}")
     console.print(table)
+    if report.hop_ms is not None:
+        console.print(f"what is in front adds {report.hop_ms:.1f} ms at the median")
     console.print(f"moved after one is added: {_share(report.moved_share_after_add)} of the users")
     checked = f"{report.mixed_versions} of {report.checked} rankings differ from their version's scores"
     console.print(f"update: {report.failed_in_update} failed, {checked}")
