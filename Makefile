@@ -43,6 +43,7 @@ bench: setup
 	$(BIN)/relaygr bench beam --quick --json out/bench-beam.json
 	$(BIN)/relaygr bench linear --quick --json out/bench-linear.json
 	$(BIN)/relaygr bench slate --quick --json out/bench-slate.json
+	$(BIN)/relaygr bench cluster --quick --json out/bench-cluster.json
 
 clean:
 	rm -rf $(VENV) out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
