@@ -121,7 +121,7 @@ def lost(app: App, patch: pytest.MonkeyPatch) -> None:
     async def gone() -> None:
         """The client is not there any more."""
 
-    with pytest.raises(ClientGoneError):
+    with HeldRounds(desk_of(app).generator), pytest.raises(ClientGoneError):
         app.do(desk_of(app).generate("default", GenerateBody(history=[1]), None, None, 1000.0, "r", gone))
 
     def broken(*_: object) -> Any:
