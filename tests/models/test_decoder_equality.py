@@ -61,7 +61,7 @@ def test_beams_equal_a_forward_over_each_beams_own_sequence(name: str, dtype: to
         rows = BeamRows(codes, 40 + depth - 1, depth, kv, 40, own, ancestors.fork(parents))
         got = model.logits(model.step([rows]))
         found.append(apart(got, their_logits(name, sequences, dtype)[:, -1]))
-    # In half width a single round depends on how a processor's products are rounded: the published implementation
+    # In half width a single round depends on how a processor rounds products: the published implementation
     # is up to .022 away from itself in full width on an AMD EPYC, and this one up to .021.
     assert sum(found) / len(found) <= TOLERANCE[dtype]
     assert max(found) <= (TOLERANCE[dtype] if dtype == torch.float32 else 1.5 * TOLERANCE[dtype])
