@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,6 +79,9 @@ def test_hazards_are_held_below_one() -> None:
 
 def test_sigmoid_is_exact_at_both_ends() -> None:
     assert sigmoid(np.array([-800.0, 0.0, 800.0])).tolist() == [0.0, 0.5, 1.0]
+    logits = np.linspace(-700, 40, 1000)
+    wanted = [1 / (1 + math.exp(-one)) for one in logits]
+    assert sigmoid(logits) == pytest.approx(wanted, rel=1e-14)
 
 
 def test_what_is_not_finite_is_said() -> None:

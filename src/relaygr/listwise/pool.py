@@ -99,8 +99,9 @@ def natural(heads: tuple[Head, ...], outputs: Float64) -> Float64:
 
 
 def sigmoid(logits: Float64) -> Float64:
-    """1 / (1 + exp(-x)) without overflow, by one formula for every sign."""
-    values: Float64 = 0.5 * np.tanh(0.5 * logits) + 0.5
+    """1 / (1 + exp(-x)) without overflow, as exact near 0 as near 1: a root of it may be part of a value."""
+    small = np.exp(-np.abs(logits))
+    values: Float64 = np.where(logits >= 0, 1.0, small) / (1.0 + small)
     return values
 
 
