@@ -157,7 +157,7 @@ def cached(client: httpx.Client, user: str) -> bool:
     return bool(state["cached"] == state["tokens"])
 
 
-def peers_of(children: Family, folder: Path) -> tuple[dict[str, Child], Path]:
+def peers_of(children: Family, folder: Path, *settings: str) -> tuple[dict[str, Child], Path]:
     """Two instances with stores of their own that know each other, ready; and their configuration."""
     ports = {name: free_port() for name in "ab"}
     config = folder / "peers.toml"
@@ -165,7 +165,7 @@ def peers_of(children: Family, folder: Path) -> tuple[dict[str, Child], Path]:
         "".join(f'[[router.members]]\nid = "{name}"\nurl = "{HOST}:{port}"\n' for name, port in ports.items())
     )
     found = {
-        name: children.serve(name, port, *PEER, f"router.self_id={name}", config=config)
+        name: children.serve(name, port, *PEER, f"router.self_id={name}", *settings, config=config)
         for name, port in ports.items()
     }
     until(lambda: all(ready(one.url) for one in found.values()))
