@@ -5,10 +5,10 @@ from __future__ import annotations
 from relaygr.bench.cluster_tally import Visit, affinity_share, failed, hit_share, hung, moved_share, owners
 
 VISITS = [
-    Visit(user="a", sent_s=0, took_ms=5, first="r0", second="r0", path="hit"),
-    Visit(user="b", sent_s=1, took_ms=50, first="r0", second="r1", path="full"),
-    Visit(user="c", sent_s=2, took_ms=101, first="r1", error="UnavailableError"),
-    Visit(user="a", sent_s=3, took_ms=6, second="r1", path="hit"),
+    Visit(user="a", took_ms=5, first="r0", second="r0", path="hit"),
+    Visit(user="b", took_ms=50, first="r0", second="r1", path="full"),
+    Visit(user="c", took_ms=101, first="r1", error="UnavailableError"),
+    Visit(user="a", took_ms=6, second="r1", path="hit"),
 ]
 
 

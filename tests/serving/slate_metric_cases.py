@@ -13,6 +13,7 @@ from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.request import Mode
 from relaygr.listwise.result import Candidate, Reason, SlateResult, Stage, Versions
+from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.metrics import SlateMetrics
 from relaygr.serving.snapshot import Latency, Slates, Tally
 
@@ -66,10 +67,10 @@ def tell_slates(metrics: SlateMetrics) -> None:
             result(mode=Mode.OFF, fallback_reason=Reason.OFF, stage_reached=Stage.FALLBACK, pool=()),
         )
     ):
-        metrics.made(made(one), f"r{at}", 0.001, 0.01, ["authors"])
+        metrics.made(made(one), ListName("shop", f"r{at}"), 0.001, 0.01, ["authors"])
     for error in (RequestError("length", "0"), InfeasibleError("ads", "none"), OverloadError("full", 50.0)):
         metrics.rejected(error)
-    metrics.outcome("r0", 1.8)
+    metrics.outcome(ListName("shop", "r0"), 1.8)
 
 
 def slates() -> Slates:

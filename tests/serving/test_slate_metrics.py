@@ -12,6 +12,7 @@ from relaygr.core.clock import ManualClock
 from relaygr.listwise.request import Mode
 from relaygr.listwise.result import Reason, Stage
 from relaygr.serving.recent import MINUTE_S, Recent
+from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.metrics import SlateMetrics, timed_out
 
 
@@ -71,8 +72,8 @@ def test_inflation_is_predicted_by_realised_of_the_same_lists(told: Counted) -> 
     assert told.value("outcome_utility_sum", **whose) == 1.8
     assert told.value("inflation", **whose) == pytest.approx(2.0 / 1.8)
     assert told.value("inflation_alarm", **whose) == 0  # of one list
-    assert not told.metrics.outcome("r0", 1.8)  # once
-    assert not told.metrics.outcome("r1", 1.8)  # a shadow's list was shown to nobody
+    assert not told.metrics.outcome(ListName("shop", "r0"), 1.8)  # once
+    assert not told.metrics.outcome(ListName("shop", "r1"), 1.8)  # a shadow's list was shown to nobody
 
 
 @pytest.mark.parametrize(
@@ -116,9 +117,9 @@ def test_promises_are_of_the_ranker_that_made_them() -> None:
     registry = CollectorRegistry()
     recent = Recent(ManualClock(1000.0))
     metrics = SlateMetrics(registry, recent, lambda: serving[0], lambda: 0, lambda: Mode.ON, 20)
-    metrics.made(made(result()), "first", 0.0, 0.001, [])
+    metrics.made(made(result()), ListName("shop", "first"), 0.0, 0.001, [])
     serving[0] = "b" * 32
-    assert metrics.outcome("first", 1.0)
+    assert metrics.outcome(ListName("shop", "first"), 1.0)
     labels = {"generator": "greedy", "top": "20", "lists": "2"}
     name = "relaygr_slate_inflation"
     assert registry.get_sample_value(name, {"model": "a" * 12, **labels}) == 2.0

@@ -349,6 +349,8 @@ def test_the_typed_client_reads_all_of_an_answer(app: App) -> None:
 def test_outcomes_are_matched_once(app: App) -> None:
     app.post("/v1/slate", asked(), headers={"x-request-id": "outcome-1"})
     told = {"outcomes": [{"request_id": "outcome-1", "utility": 3.5}, {"request_id": "else", "utility": 1.0}]}
+    others = app.call("POST", "/v1/slate/outcomes", told, headers={"x-tenant": "other"})
+    assert others.json() == {"matched": 0, "unknown": 2}  # it is not that tenant's list
     assert app.post("/v1/slate/outcomes", told) == {"matched": 1, "unknown": 1}
     assert app.post("/v1/slate/outcomes", told) == {"matched": 0, "unknown": 2}
 
@@ -368,6 +370,7 @@ def test_outcomes_may_be_what_was_observed(app: App) -> None:
         ({"heads": {"engage": [1], "like": [1, 0]}}, "outcomes[2].heads", "[1, 2] differ"),
         ({"heads": {"engage": [1.5], "like": [1]}}, "outcomes[2].heads.engage", "1.5 is not from 0 to 1"),
         ({}, "outcomes[2]", "either utility or heads"),
+        ({"utility": 1e308}, "outcomes[2].utility", "1000000000000"),
         ({"utility": 1.0, "heads": {}}, "outcomes[2]", "either utility or heads"),
     ]
     for more, field, part in wrong:

@@ -7,15 +7,23 @@ import pytest
 
 from relaygr.serving.slate import inflation as module
 from relaygr.serving.slate.drift import ContextDrift
-from relaygr.serving.slate.inflation import ALARM, LEAST, Group, Inflation, InflationWatch, lists_class
+from relaygr.serving.slate.inflation import (
+    ALARM,
+    LEAST,
+    Group,
+    Inflation,
+    InflationWatch,
+    ListName,
+    lists_class,
+)
 
 GROUP = Group("m", "beam4", "3-4")
 
 
 def told(watch: InflationWatch, predicted: float, realised: float, times: int, group: Group = GROUP) -> None:
     for at in range(times):
-        watch.promise(f"{group}{at}", group, predicted)
-        assert watch.outcome(f"{group}{at}", realised) == (group, predicted)
+        watch.promise(ListName("shop", f"{group}{at}"), group, predicted)
+        assert watch.outcome(ListName("shop", f"{group}{at}"), realised) == (group, predicted)
 
 
 @pytest.mark.parametrize(
@@ -66,8 +74,10 @@ def test_only_the_last_promises_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "REMEMBERED", 2)
     watch = InflationWatch()
     for name in ("a", "b", "c"):
-        watch.promise(name, GROUP, 1.0)
-    assert [watch.outcome(name, 1.0) is not None for name in ("a", "b", "c", "c")] == [
+        watch.promise(ListName("shop", name), GROUP, 1.0)
+    assert watch.outcome(ListName("other", "c"), 1.0) is None  # not its list
+    asked = [ListName("shop", name) for name in ("a", "b", "c", "c")]
+    assert [watch.outcome(name, 1.0) is not None for name in asked] == [
         False,
         True,
         True,

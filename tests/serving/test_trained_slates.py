@@ -9,14 +9,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from serving_apps import TINY, events, running, save_model, settings
+from serving_apps import TINY, App, error_of, events, running, save_model, settings
+from slate_apps import slated
 
 from relaygr.cli.main import main
 from relaygr.config.settings import Config
 from relaygr.config.slate import SlateConfig
 from relaygr.core.errors import ConfigError
 from relaygr.engine.slate.opening import open_slates
+from relaygr.listwise.generators.one_shot import OneShot, OneShotConfig
 from relaygr.listwise.pool import Head
+from relaygr.listwise.step import HeadSpec
 from relaygr.training.slate.world import HEADS
 
 
@@ -95,3 +98,22 @@ def test_training_says_what_it_found(
     assert train("--simulate", 0, "--out", tmp_path / "x") == 2
     assert train("--simulate", 5, "--value", trained / "value.json", "--out", tmp_path / "x") == 2
     assert "--value" in capsys.readouterr().err
+
+
+def test_what_a_distilled_generator_reads_must_be_there_as_well(tmp_path: Path) -> None:
+    heads = (HeadSpec(name="engage"), HeadSpec(name="like"))
+    OneShot.zero(OneShotConfig(heads=heads, attributes=("format",))).save(tmp_path / "one_shot")
+    reading = {"one_shot": str(tmp_path / "one_shot"), "generators": ("greedy", "one_shot")}
+    with pytest.raises(ConfigError, match="lacks 'format', which one_shot reads"):
+        App(slated(tmp_path, **reading))
+    with running(slated(tmp_path, **reading, items="", rules="")) as app:
+        app.post("/v1/events", {"user": "ann", **events(30, 1)})
+        facts = {"author": [1, 2, 3], "topic": [1, 1, 2]}
+        body = {"user": "ann", "candidates": [11, 12, 13], "length": 2}
+        vectors = [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+        error = error_of(
+            app.call("POST", "/v1/slate", {**body, "attributes": facts, "vectors": vectors}), 422, "request"
+        )
+        assert (error["field"], "one_shot reads" in error["message"]) == ("attributes", True)
+        whole = {**body, "attributes": {**facts, "format": [0, 1, 0]}, "vectors": vectors}
+        assert app.post("/v1/slate", whole)["fallback_reason"] is None

@@ -332,13 +332,11 @@ class _Run:
             answer = await client.rank(user, *past, candidates.tolist(), spec.deadline_ms, signal)
         except LapError as error:
             took_ms = 1000 * (time.perf_counter() - sent_s)
-            return Visit(user=user, sent_s=sent_s, took_ms=took_ms, first=first, error=str(error))
+            return Visit(user=user, took_ms=took_ms, first=first, error=str(error))
         took_ms = 1000 * (time.perf_counter() - sent_s)
         if sample:
             self._keep(user, items, times, candidates, answer)
-        return Visit(
-            user=user, sent_s=sent_s, took_ms=took_ms, first=first, second=answer.owner, path=answer.path
-        )
+        return Visit(user=user, took_ms=took_ms, first=first, second=answer.owner, path=answer.path)
 
     def _keep(self, user: str, items: Ints, times: Ints, candidates: Ints, answer: Ranking) -> None:
         self.samples.append(

@@ -11,14 +11,13 @@ class Visit:
     """One request of a user.
 
     Attributes:
-        sent_s, took_ms: of the ranking; it was due at `sent_s`.
+        took_ms: the ranking, from when it was sent.
         first, second: the members that answered the two laps; None without an answer.
         path: of the ranking; empty if it failed.
         error: what the client raised, after its retries; empty if nothing.
     """
 
     user: str
-    sent_s: float
     took_ms: float
     first: str | None = None
     second: str | None = None

@@ -1,10 +1,16 @@
-"""Places of Redis servers, as they may be shown."""
+"""Places of Redis servers, as they may be shown, and errors that name them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from relaygr.core.errors import ConfigError
+from relaygr.core.errors import BackendError, ConfigError, OverloadError
+
+Errors = tuple[type[Exception], ...]
+
+_RETRY_MS = 1000.0
 
 
 def place_of(url: str, setting: str) -> str:
@@ -25,3 +31,19 @@ def place_of(url: str, setting: str) -> str:
     if database and not (database.isascii() and database.isdigit()):
         raise ConfigError(setting, f"{place}: the path must be the number of a database")
     return place
+
+
+@contextmanager
+def named_errors(name: str, unreachable: Errors, broken: type[Exception]) -> Iterator[None]:
+    """What a client of the server `name` raises, as errors of this project.
+
+    Raises:
+        OverloadError: it cannot be reached; it may be back in a moment.
+        BackendError: it refuses what it is asked.
+    """
+    try:
+        yield
+    except unreachable as error:
+        raise OverloadError(f"{name} cannot be reached: {error}", _RETRY_MS) from error
+    except broken as error:
+        raise BackendError(f"{name}: {error}") from error

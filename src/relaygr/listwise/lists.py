@@ -6,6 +6,7 @@ U = sum over positions of s_t * V_t with s_1 given and s_{t+1} = s_t * (1 - e_t)
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -84,7 +85,7 @@ class ListModel:
 
     def context(self, scene: Scene) -> Context:
         """The tables of a request; made once a scene."""
-        make = lambda: Context(self.step.features, scene, self.step.config.watch_head)  # noqa: E731
+        make = partial(Context, self.step.features, scene, self.step.config.watch_head)
         return scene.once((Context, self), make)
 
     def __call__(self, scene: Scene, picks: Int32) -> ListValues:

@@ -124,9 +124,14 @@ class Slates:
         self.counts = SlateCounts()
 
     @property
+    def proposers(self) -> tuple[Generator, ...]:
+        """What proposes lists beside the fallback, in the order of the stages."""
+        return tuple(each for stage in GENERATING for each in self._generators[stage])
+
+    @property
     def generators(self) -> tuple[str, ...]:
-        """Names of what proposes lists beside the fallback, in the order of the stages."""
-        return tuple(each.name for stage in GENERATING for each in self._generators[stage])
+        """Names of the proposers."""
+        return tuple(each.name for each in self.proposers)
 
     def serve(self, ask: SlateAsk, pool: Pool) -> SlateResult:
         """One list from the candidates of one request.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from relaygr.core.errors import ConfigError, RequestError
@@ -14,7 +16,7 @@ from relaygr.listwise.list_net import NAME, ListNet
 from relaygr.listwise.lists import first_survival, prices, survivals
 from relaygr.listwise.pool import MISSING
 from relaygr.listwise.scene import Scene
-from relaygr.listwise.step import MAX_HAZARD
+from relaygr.listwise.step import hazard
 from relaygr.listwise.value import ValueFunction
 
 
@@ -43,13 +45,13 @@ class TrainedEvaluator:
             RequestError: the request lacks an attribute or vectors.
         """
         features = self.net.features
-        make = lambda: Context(features, scene, self.net.config.watch_head)  # noqa: E731
+        make = partial(Context, features, scene, self.net.config.watch_head)
         context = ListContext(scene.once((Context, self), make), scene).rows(picks).transpose(0, 2, 1)
         base = scene.pool.outputs[picks].astype(np.float64)  # [G, L, K]
         heads, leave = self.net(context, base, relations_of(self.net, scene, picks))
         value = np.stack([self.value(each) for each in heads])
         value = value - prices(scene.walk, picks)
-        survival = survivals(hazards(leave), first_survival(scene))
+        survival = survivals(hazard(leave), first_survival(scene))
         utility: Float64 = np.add.accumulate(survival * value, axis=2)[:, :, -1]
         if not np.isfinite(utility).all():
             raise SlateNanError(NAME)
@@ -67,13 +69,6 @@ class TrainedEvaluator:
         """Attributes that it reads."""
         relations = self.net.config.relations if self.net.config.relation_inputs else ()
         return tuple(dict.fromkeys((*self.net.features.attributes, *relations)))
-
-
-def hazards(logits: Float64) -> Float64:
-    """Exit probabilities of logits, of -inf as well, within [0, 1 - 1e-6]."""
-    with np.errstate(over="ignore"):
-        found: Float64 = np.minimum(0.5 * np.tanh(0.5 * logits) + 0.5, MAX_HAZARD)
-    return found
 
 
 def relations_of(net: ListNet, scene: Scene, picks: Int32) -> Float64:

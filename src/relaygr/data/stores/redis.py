@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from relaygr.config.settings import StoreConfig
-from relaygr.core.errors import BackendError, ConfigError, OverloadError
-from relaygr.data.redis_url import place_of
+from relaygr.core.errors import BackendError, ConfigError
+from relaygr.data.redis_url import named_errors, place_of
 from relaygr.data.stores.gate import Gate
 from relaygr.data.stores.interface import Appended, EventBatch, HistoryStore, Profile, Source, StoredHistory
 from relaygr.data.stores.layout import (
@@ -228,15 +228,8 @@ class RedisStore(HistoryStore):
         except self._no_script:
             return self._call("EVAL", script, len(keys), *keys, *arguments)
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self._unreachable as error:
-            # It may be back in a moment; a write that was cut off is settled by its idempotency key.
-            raise OverloadError(f"{self._name} cannot be reached: {error}", _RETRY_MS) from error
-        except self._redis_error as error:
-            raise BackendError(f"{self._name}: {error}") from error
+    def _named_errors(self) -> AbstractContextManager[None]:
+        return named_errors(self._name, self._unreachable, self._redis_error)
 
 
 def _hash(owner: Owner) -> bytes:

@@ -6,14 +6,14 @@ import hashlib
 import logging
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
 from relaygr.config.stream import StreamConfig
-from relaygr.core.errors import BackendError, ConfigError, OverloadError
-from relaygr.data.redis_url import place_of
+from relaygr.core.errors import BackendError, ConfigError
+from relaygr.data.redis_url import named_errors, place_of
 from relaygr.data.streams.interface import (
     Entry,
     EventStream,
@@ -228,14 +228,8 @@ class RedisStream(EventStream):
         except self._no_script:
             return await self._call("EVAL", script, len(keys), *keys, *arguments)
 
-    @contextmanager
-    def _named_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except self._unreachable as error:
-            raise OverloadError(f"{self._name} cannot be reached: {error}", _RETRY_MS) from error
-        except self._redis_error as error:
-            raise BackendError(f"{self._name}: {error}") from error
+    def _named_errors(self) -> AbstractContextManager[None]:
+        return named_errors(self._name, self._unreachable, self._redis_error)
 
 
 def _fields(pairs: Sequence[bytes]) -> dict[str, bytes]:

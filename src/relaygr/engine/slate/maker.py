@@ -13,10 +13,11 @@ from relaygr.core.errors import BackendError, ConfigError, RequestError
 from relaygr.engine.requests import RankResult
 from relaygr.engine.slate.opening import (
     needed,
-    needs_vectors,
     open_items,
     open_rules,
     open_slates,
+    read_by_models,
+    vectors_read_by,
 )
 from relaygr.engine.slate.request import Known, SlateRequest, known, rules_of, shown_of
 from relaygr.listwise.arrays import Float64
@@ -85,10 +86,9 @@ class SlateMaker:
                         config.key("items"),
                         f"{config.items} lacks {attribute!r}, which {who} reads; has {have}",
                     )
-            if needs_vectors(slates) and table.vectors is None:
-                raise ConfigError(
-                    config.key("items"), f"{config.items} has no vectors, which the step model reads"
-                )
+            reader = vectors_read_by(slates)
+            if reader is not None and table.vectors is None:
+                raise ConfigError(config.key("items"), f"{config.items} has no vectors, which {reader} reads")
         return cls(slates, rules, table, config)
 
     @property
@@ -182,9 +182,9 @@ class SlateMaker:
         """What models read must be there, or every such request would end in the fallback."""
         if mode is Mode.OFF or self.slates.step is None:
             return
-        step = self.slates.step.step
-        for name in step.features.attributes:
+        for name, who in read_by_models(self.slates).items():
             if name not in candidates.attributes:
-                raise RequestError("attributes", f"lack {name!r}, which the step model reads")
-        if needs_vectors(self.slates) and candidates.vectors is None:
-            raise RequestError("vectors", "are missing, and the step model reads them")
+                raise RequestError("attributes", f"lack {name!r}, which {who} reads")
+        reader = vectors_read_by(self.slates)
+        if reader is not None and candidates.vectors is None:
+            raise RequestError("vectors", f"are missing, and {reader} reads them")

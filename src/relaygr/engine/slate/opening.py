@@ -109,29 +109,40 @@ def open_items(config: SlateConfig) -> ItemTable | None:
 
 
 def needed(slates: Slates, rules: RuleSet | None) -> dict[str, str]:
-    """Attributes that the step model or a rule reads, and who of them does."""
+    """Attributes that a rule or a model reads, and who of them does."""
     found: dict[str, str] = {}
     for rule in rules.document.rules if rules is not None else ():
         attribute = getattr(rule, "attribute", None)
         if attribute is not None:
             found.setdefault(attribute, f"rule {rule.name!r}")
+    return {**read_by_models(slates), **found}
+
+
+def read_by_models(slates: Slates) -> dict[str, str]:
+    """Attributes that step model, evaluator or distilled generator read, and who of them does."""
+    found: dict[str, str] = {}
     if slates.step is not None:
-        for attribute in slates.step.step.features.attributes:
-            found.setdefault(attribute, "the step model")
+        found |= dict.fromkeys(slates.step.step.features.attributes, "the step model")
     if isinstance(slates.evaluator, TrainedEvaluator):
-        for attribute in slates.evaluator.attributes:
-            found.setdefault(attribute, "the evaluator")
+        found = dict.fromkeys(slates.evaluator.attributes, "the evaluator") | found
+    for one in _distilled(slates):
+        found = dict.fromkeys(one.config.attributes, one.name) | found
     return found
 
 
-def needs_vectors(slates: Slates) -> bool:
-    """Whether step model or evaluator read similarities or components of vectors."""
-    if slates.step is None:
-        return False
+def vectors_read_by(slates: Slates) -> str | None:
+    """Who reads similarities or components of vectors; None if nobody does."""
+    if slates.step is not None:
+        features = slates.step.step.features
+        if features.has(Kind.SIMILARITY) or features.has(Kind.VECTOR):
+            return "the step model"
     if isinstance(slates.evaluator, TrainedEvaluator) and slates.evaluator.needs_vectors:
-        return True
-    features = slates.step.step.features
-    return features.has(Kind.SIMILARITY) or features.has(Kind.VECTOR)
+        return "the evaluator"
+    return next((one.name for one in _distilled(slates) if one.config.similarity), None)
+
+
+def _distilled(slates: Slates) -> list[OneShot]:
+    return [one for one in slates.proposers if isinstance(one, OneShot)]
 
 
 def _generators(

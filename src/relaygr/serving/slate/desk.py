@@ -23,6 +23,7 @@ from relaygr.serving.errors import HttpError
 from relaygr.serving.generation.wire import GenerateBody
 from relaygr.serving.slate import wire
 from relaygr.serving.slate.answers import slate_answer
+from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.metrics import SlateMetrics
 from relaygr.serving.snapshot import Slates
 from relaygr.serving.waiting import Gone, answered
@@ -95,7 +96,7 @@ class SlateDesk:
             raise
         rules = self.maker.rules
         names = [rule.name for rule in rules.document.rules] if rules is not None else []
-        self.metrics.made(made, request_id, waited_s, seconds, names)
+        self.metrics.made(made, ListName(tenant, request_id), waited_s, seconds, names)
         _tell(made)
         return slate_answer(body, job, ranked, made, waited_s, request_id, generated)
 

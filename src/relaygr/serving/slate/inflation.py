@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 REMEMBERED = 10_000  # lists whose outcome may still come
 WINDOW = 1_000  # outcomes of a group that count
@@ -14,6 +15,13 @@ LEAST = 100  # outcomes below which a ratio alarms nobody
 ALARM = 1.05
 GROUPS = 256
 _CLASSES = ((1, "1"), (2, "2"), (3, "3-4"), (5, "5-8"), (9, "9+"))
+
+
+class ListName(NamedTuple):
+    """Whose list, of which request: an outcome that another tenant tells is not of it."""
+
+    tenant: str
+    request_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +66,21 @@ class InflationWatch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._promised: OrderedDict[str, tuple[Group, float]] = OrderedDict()
+        self._promised: OrderedDict[ListName, tuple[Group, float]] = OrderedDict()
         self._outcomes: OrderedDict[Group, deque[tuple[float, float]]] = OrderedDict()
 
-    def promise(self, request_id: str, group: Group, predicted: float) -> None:
-        """A list was returned; a later one of the same request id takes its place."""
+    def promise(self, name: ListName, group: Group, predicted: float) -> None:
+        """A list was returned; a later one of the same name takes its place."""
         with self._lock:
-            self._promised[request_id] = group, predicted
-            self._promised.move_to_end(request_id)
+            self._promised[name] = group, predicted
+            self._promised.move_to_end(name)
             while len(self._promised) > REMEMBERED:
                 self._promised.popitem(last=False)
 
-    def outcome(self, request_id: str, realised: float) -> tuple[Group, float] | None:
+    def outcome(self, name: ListName, realised: float) -> tuple[Group, float] | None:
         """What was promised for a list of this worth; None if it is not remembered, or was told before."""
         with self._lock:
-            found = self._promised.pop(request_id, None)
+            found = self._promised.pop(name, None)
             if found is None:
                 return None
             group, predicted = found

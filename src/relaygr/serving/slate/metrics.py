@@ -24,7 +24,7 @@ from relaygr.listwise.result import Reason, SlateResult, Stage
 from relaygr.serving.recent import FIVE_MINUTES_S, MINUTE_S, Recent
 from relaygr.serving.series import DIGITS
 from relaygr.serving.slate.drift import ContextDrift
-from relaygr.serving.slate.inflation import Group, InflationWatch, lists_class
+from relaygr.serving.slate.inflation import Group, InflationWatch, ListName, lists_class
 from relaygr.serving.snapshot import Latency, Slates
 from relaygr.serving.summary import tallies
 
@@ -88,9 +88,7 @@ class SlateMetrics:
     def model(self) -> str:
         return self._model()[:DIGITS]
 
-    def made(
-        self, made: Made, request_id: str, waited_s: float, seconds: float, rules: Iterable[str]
-    ) -> None:
+    def made(self, made: Made, name: ListName, waited_s: float, seconds: float, rules: Iterable[str]) -> None:
         """A slate was made; `rules` are the names of the server's, `seconds` with what it waited."""
         result, model = made.result, self.model
         self._requests.labels(model, result.mode.value).inc()
@@ -120,7 +118,7 @@ class SlateMetrics:
         self._lists_of(made, model)
         if result.utility is not None and result.mode is Mode.ON:
             group = Group(model, result.generator, lists_class(len(result.pool)))
-            self._inflation.promise(request_id, group, result.utility)
+            self._inflation.promise(name, group, result.utility)
 
     def rejected(self, error: RelayError) -> None:
         """A slate ended in an error."""
@@ -132,9 +130,9 @@ class SlateMetrics:
         self._rejected.labels(self.model, reason).inc()
         self._recent.count(f"{_RECENT}refused {reason}")
 
-    def outcome(self, request_id: str, utility: float) -> bool:
+    def outcome(self, name: ListName, utility: float) -> bool:
         """What a list turned out to be worth; False if it is not remembered, or was told before."""
-        found = self._inflation.outcome(request_id, utility)
+        found = self._inflation.outcome(name, utility)
         if found is None:
             return False
         group, predicted = found

@@ -6,6 +6,7 @@ from relaygr.listwise.request import Mode
 from relaygr.serving.endpoint import Call, Operation
 from relaygr.serving.slate import wire
 from relaygr.serving.slate.desk import desk_of
+from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.outcomes import realised
 from relaygr.serving.told import heed
 
@@ -36,7 +37,8 @@ async def outcomes(call: Call) -> wire.OutcomesAnswer:
     # All of them are checked before the first one counts.
     worth = [realised(one, value, at) for at, one in enumerate(call.body.outcomes)]
     told = zip(call.body.outcomes, worth, strict=True)
-    matched = [desk.metrics.outcome(one.request_id, utility) for one, utility in told]
+    tenant = call.caller.tenant
+    matched = [desk.metrics.outcome(ListName(tenant, one.request_id), utility) for one, utility in told]
     return wire.OutcomesAnswer(matched.count(True), matched.count(False))
 
 

@@ -238,12 +238,12 @@ class OutcomeBody(Body, frozen=True, kw_only=True):
     """What a returned list turned out to be worth; either of the two.
 
     Attributes:
-        utility: in the units of the list's `utility`.
+        utility: in the units of the list's `utility`; at most 1e12, so that no outcome drowns all others.
         heads: what was observed at each position that the user reached, first position first, by head.
     """
 
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
-    utility: float | None = None
+    utility: Annotated[float, Meta(ge=-1e12, le=1e12)] | None = None
     heads: dict[str, Annotated[list[float], Meta(max_length=500)]] | None = None
 
 

@@ -22,7 +22,8 @@ from relaygr.listwise.choose import Conformal
 from relaygr.listwise.list_net import BucketQuantile, Calibration, ListNet, ListNetConfig
 from relaygr.listwise.lists import survivals
 from relaygr.listwise.pool import MISSING, HeadKind
-from relaygr.listwise.trained import hazards, place_relations
+from relaygr.listwise.step import hazard
+from relaygr.listwise.trained import place_relations
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.list_nets import ListMember, joined
 from relaygr.training.slate.logs import LoggedLists
@@ -195,7 +196,7 @@ def predicted(net: ListNet, value: ValueFunction, logs: LoggedLists) -> Float64:
             relations = data.relations(rows)[..., :length, :length].numpy().astype(np.float64)
             heads, leave = net(context, base, relations)
             values = np.stack([value(each) for each in heads])
-            made[:, rows] = (survivals(hazards(leave)) * values).sum(2)
+            made[:, rows] = (survivals(hazard(leave)) * values).sum(2)
     return made
 
 

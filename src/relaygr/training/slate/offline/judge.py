@@ -14,8 +14,8 @@ from relaygr.listwise.folds import Lineage, check_judge
 from relaygr.listwise.list_net import ListNet
 from relaygr.listwise.lists import survivals
 from relaygr.listwise.pool import MISSING, Head
-from relaygr.listwise.step import StepModel
-from relaygr.listwise.trained import hazards, place_relations
+from relaygr.listwise.step import StepModel, hazard
+from relaygr.listwise.trained import place_relations
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.rows import context_of
@@ -97,7 +97,7 @@ class NetJudge:
         context = context_of(self._net.features, logs, self._net.config.watch_head)
         heads, leave = self._net(context, logs.outputs.astype(np.float64), self._relations(logs))
         members = [
-            closed_form(each.transpose(1, 2, 0), hazards(left), logs, self._value)
+            closed_form(each.transpose(1, 2, 0), hazard(left), logs, self._value)
             for each, left in zip(heads, leave, strict=True)
         ]
         return Predicted(
