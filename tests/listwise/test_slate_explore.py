@@ -134,9 +134,7 @@ class Broken(Explorer):
         raise ValueError("broken")
 
 
-@pytest.mark.parametrize(
-    ("explorer", "what"), [(Rescued, Exploration.RESCUED), (Broken, Exploration.ERROR)]
-)
+@pytest.mark.parametrize(("explorer", "what"), [(Rescued, Exploration.RESCUED), (Broken, Exploration.ERROR)])
 def test_a_draw_that_fails_leaves_the_chosen_list(explorer: type[Explorer], what: Exploration) -> None:
     serving = slates(explorer(share=1.0))
     result, plain = serving.serve(ask(), POOL), slates(None).serve(ask(), POOL)

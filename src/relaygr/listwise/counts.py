@@ -12,8 +12,8 @@ class SlateCounts:
     """Counters that any thread may add to; read them with `snapshot`.
 
     Keys are (what, which): `mode`, `generator` (of returned lists), `fallback` (by reason), `relaxed` (by
-    rule), `stage` (last one finished), `exploration` (what became of it); with an empty second part `timeout`,
-    `unrestricted` and `lookahead_budget`.
+    rule), `stage` (last one finished), `exploration` (what became of it); with an empty second part
+    `timeout`, `unrestricted` and `lookahead_budget`.
     """
 
     def __init__(self) -> None:

@@ -19,8 +19,8 @@ from relaygr.listwise.scene import Scene
 class Explorer:
     """Which requests explore, and what they get.
 
-    Both follow from `seed` and the request's `explore`, in every process alike, and from nothing else: whether
-    a request explores says nothing about its candidates.
+    Both follow from `seed` and the request's `explore`, in every process alike, and from nothing else:
+    whether a request explores says nothing about its candidates.
 
     Attributes:
         share: of the requests, 0 to 1.

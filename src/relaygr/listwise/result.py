@@ -91,7 +91,7 @@ class SlateResult:
         pool: the lists that competed.
         shadow: what mode `on` would have returned; in mode `shadow` only.
         exploration: what became of it where the request was to explore; None for all others.
-        log_propensities: of each pick behind those before it, where the list was drawn to explore; else empty.
+        log_propensities: of each pick behind those before it, of a list that was drawn to explore.
     """
 
     request_id: str

@@ -6,6 +6,7 @@ Attributes and vectors of items are not in it: they come from the item table tha
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from relaygr.core.errors import BackendError, ConfigError
+from relaygr.listwise.log_files import LogFiles, log_files
 from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.request import MAX_LENGTH, SlateAsk
 from relaygr.listwise.result import SlateResult
@@ -45,11 +47,26 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     outputs: tuple[Row, ...]
 
 
+class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a list was drawn at random: by Plackett-Luce within the trust region.
+
+    Attributes:
+        temperature: of the values of the region on the scale 0..1.
+        top: candidates by pointwise rank that the trust region holds.
+        seed: that requests and lists were drawn by.
+    """
+
+    temperature: float
+    top: int
+    seed: int = 0
+
+
 class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One list.
 
     Attributes:
         user: as sent to the server.
+        tenant: whose user; empty for the default one.
         request: id of the request.
         items, outputs: what was shown, first position first, and what the ranker said of it [L, K].
         asked: positions that had been asked for.
@@ -58,6 +75,7 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         more: whether the user asked for the next page.
         log_propensity: log-probability of each pick behind those before it; empty if the choice was not
             random.
+        drawn: how it was random, where a server drew it.
         generator: whose list it was.
         candidates: all that could have been shown; null if that was not kept.
         earlier: items of earlier pages of the feed, oldest first; earlier_watch: the sum of what was observed
@@ -68,6 +86,7 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     user: str
+    tenant: str = ""
     request: str = ""
     items: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MAX_LENGTH)]
     outputs: tuple[Row, ...]
@@ -76,6 +95,7 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     labels: tuple[tuple[float | None, ...], ...]
     more: bool = False
     log_propensity: tuple[float, ...] = ()
+    drawn: Drawn | None = None
     generator: str = "logged"
     candidates: Offered | None = None
     earlier: tuple[int, ...] = ()
@@ -100,8 +120,8 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlateLog:
     """Writes records, and joins served lists with what came of them. Threads may share it.
 
-    Old files are deleted when there are more than `files`; lists that wait for feedback longest are
-    forgotten when more than `waiting` do.
+    The oldest files are deleted when there is more than `files` full ones hold; lists that wait for feedback
+    longest are forgotten when more than `waiting` do.
 
     Raises:
         ConfigError: the folder holds a log of other heads.
@@ -120,22 +140,10 @@ class SlateLog:
         for name, number in (("file_bytes", file_bytes), ("files", files), ("waiting", waiting)):
             if number < 1:
                 raise ConfigError(name, f"{number} is below 1")
-        self._folder, self._file_bytes, self._files, self._limit = folder, file_bytes, files, waiting
+        self._limit = waiting
         self._lock, self._waiting = threading.Lock(), OrderedDict[str, SlateRecord]()
         self.written = self.forgotten = 0
-        header = LogHeader(heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if (folder / _HEADER).exists():
-                found = read_header(folder)
-                if found != header:
-                    raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
-            else:
-                (folder / _HEADER).write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
-        except OSError as error:
-            raise BackendError(f"cannot write {folder}: {error.strerror or error}") from error
-        names = [int(path.stem.removeprefix("lists-")) for path in log_files(folder)]
-        self._number = max(names, default=0) + 1
+        self._files = open_files(folder, heads, file_bytes, (files + 1) * file_bytes)
 
     def served(
         self,
@@ -179,18 +187,33 @@ class SlateLog:
             self._append(records)
 
     def _append(self, records: Sequence[SlateRecord]) -> None:
-        path = self._folder / f"lists-{self._number}.jsonl"
-        try:
-            with path.open("ab") as file:
-                file.writelines(msgspec.json.encode(one) + b"\n" for one in records)
-                size = file.tell()
-            if size >= self._file_bytes:
-                self._number += 1
-                for old in log_files(self._folder)[: -self._files]:
-                    old.unlink(missing_ok=True)
-        except OSError as error:
-            raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+        self._files.append([msgspec.json.encode(one) + b"\n" for one in records])
         self.written += len(records)
+
+
+def open_files(folder: Path, heads: Sequence[Head], file_bytes: int, total_bytes: int) -> LogFiles:
+    """The files of a log of these heads, made if it is not there.
+
+    Raises:
+        ConfigError: the folder holds a log of other heads.
+        BackendError: the file system refuses.
+    """
+    files = LogFiles(folder, file_bytes, total_bytes)
+    path = folder / _HEADER
+    header = LogHeader(heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads))
+    if path.exists():
+        found = read_header(folder)
+        if found != header:
+            raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
+        return files
+    # Another process may open the same folder.
+    temporary = path.with_name(f"{_HEADER}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+    return files
 
 
 def record_of(
@@ -205,7 +228,8 @@ def record_of(
 
     Args:
         log_propensity: of each pick, where the list itself was drawn. That of a proposal is none: which
-            list is shown depends on what it was compared with.
+            list is shown depends on what it was compared with. By default that of a list that was drawn to
+            explore.
     """
     shown, versions = ask.shown, result.versions
     return SlateRecord(
@@ -216,7 +240,7 @@ def record_of(
         asked=ask.length,
         consumed=0,
         labels=(),
-        log_propensity=tuple(log_propensity),
+        log_propensity=tuple(log_propensity) or result.log_propensities,
         generator=result.generator,
         candidates=Offered(items=tuple(pool.ids.tolist()), outputs=tuple(map(tuple, pool.outputs.tolist()))),
         earlier=() if shown is None else tuple(shown.ids.tolist()),
@@ -249,12 +273,6 @@ def check_record(record: SlateRecord, heads: int) -> None:
             raise ConfigError("candidates.outputs", f"are not {len(offered.items)} rows of {heads} heads")
         if not set(record.items) <= set(offered.items):
             raise ConfigError("items", "hold one that is not among the candidates")
-
-
-def log_files(folder: Path) -> list[Path]:
-    """The files of a log, oldest first."""
-    found = [path for path in folder.glob("lists-*.jsonl") if path.stem.removeprefix("lists-").isdecimal()]
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("lists-")))
 
 
 def read_header(folder: Path) -> LogHeader:

@@ -202,7 +202,7 @@ class Slates:
             raise BrokenRuleError("; ".join(found))
 
     def _explored(self, scene: Scene, course: _Course) -> _Chosen | None:
-        """A list that was drawn; None if none was wanted, or if it failed, as `course.exploration` then says."""
+        """A list that was drawn; None if none was wanted, or if `course.exploration` says what failed."""
         explorer, ask, evaluator = self.explorer, scene.ask, self.evaluator
         if explorer is None or evaluator is None or ask.unrestricted or not explorer.takes(ask.explore):
             return None

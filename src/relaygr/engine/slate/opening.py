@@ -9,6 +9,7 @@ from relaygr.config.slate import SlateConfig
 from relaygr.core.clock import Clock
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.choose import Choice
+from relaygr.listwise.explore import Explorer
 from relaygr.listwise.features import Kind
 from relaygr.listwise.generators.beam import Beam
 from relaygr.listwise.generators.demotion import Demotion
@@ -85,6 +86,7 @@ def make_slates(
         mode=Mode(config.mode),
         clock=clock,
         joint_ms=_JOINT_MS,
+        explorer=_explorer(config),
     )
 
 
@@ -172,6 +174,14 @@ def _generators(
         Stage.BEAM: [Beam(model, config.beam_width, config.top)] if beam else [],
         Stage.GENERATORS: others,
     }
+
+
+def _explorer(config: SlateConfig) -> Explorer | None:
+    if not config.explore_share:
+        return None
+    return Explorer(
+        share=config.explore_share, temperature=config.explore_temperature, seed=config.explore_seed
+    )
 
 
 def _evaluator(config: SlateConfig, value: ValueFunction) -> TrainedEvaluator | None:

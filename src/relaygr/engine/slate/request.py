@@ -53,6 +53,7 @@ class SlateRequest:
         shown: what earlier pages held.
         rules: behind those of the server.
         mode: None is the server's.
+        explore: as for `SlateAsk`.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class SlateRequest:
     mode: Mode | None = None
     unrestricted: bool = False
     allow_short: bool = True
+    explore: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,13 @@ class Group:
         model: of the ranker.
         generator: that proposed the list; a beam's name has its width.
         lists: how many competed, as `lists_class` says it.
+        explored: drawn at random, and chosen by nobody.
     """
 
     model: str
     generator: str
     lists: str
+    explored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class InflationWatch:
                 self._outcomes.popitem(last=False)
             return found
 
+    def forget(self, name: ListName) -> bool:
+        """A list was settled, and nobody knows what it was worth; False as `outcome` returns None."""
+        with self._lock:
+            return self._promised.pop(name, None) is not None
+
     def groups(self) -> dict[Group, Inflation]:
         """Of each group."""
         with self._lock:
@@ -98,8 +105,8 @@ class InflationWatch:
         return {group: _summed(pairs) for group, pairs in told.items()}
 
     def overall(self, model: str) -> Inflation:
-        """Of all groups of one model together."""
-        groups = [one for group, one in self.groups().items() if group.model == model]
+        """Of all lists that were chosen by one model's scores: choosing is what inflates promises."""
+        groups = [one for group, one in self.groups().items() if group.model == model and not group.explored]
         return Inflation(
             sum(one.outcomes for one in groups),
             sum(one.predicted for one in groups),
