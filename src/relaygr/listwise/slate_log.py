@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.listwise.log_files import LogFiles, log_files
-from relaygr.listwise.pool import Head, Pool
+from relaygr.listwise.pool import Head, Pool, Shown
 from relaygr.listwise.request import MAX_LENGTH, SlateAsk
 from relaygr.listwise.result import SlateResult
 from relaygr.listwise.step import HeadSpec
@@ -244,13 +245,20 @@ def record_of(
         generator=result.generator,
         candidates=Offered(items=tuple(pool.ids.tolist()), outputs=tuple(map(tuple, pool.outputs.tolist()))),
         earlier=() if shown is None else tuple(shown.ids.tolist()),
-        earlier_watch=0.0 if shown is None or shown.watch is None else float(shown.watch.sum()),
+        earlier_watch=_watched(shown),
         page=0 if shown is None else shown.page,
         session=ask.consumed,
         slots=tuple(ask.slots),
         versions=(versions.value, versions.rules, versions.step, versions.evaluator),
         seed=seed,
     )
+
+
+def _watched(shown: Shown | None) -> float:
+    if shown is None or shown.watch is None:
+        return 0.0
+    with np.errstate(over="ignore"):  # a sum that is not finite is refused with the record
+        return float(shown.watch.sum())
 
 
 def check_record(record: SlateRecord, heads: int) -> None:

@@ -143,9 +143,9 @@ class SlateLogWriter:
         try:
             line = msgspec.json.encode(served.record(seen))
             check_record(self._reader.decode(line), self._heads)
-        except (ConfigError, msgspec.MsgspecError) as error:
+        except Exception as error:  # noqa: BLE001 - the thread lives on, whatever is wrong with one list
             self._metrics.tell(Fate.FAILED)
-            self._trouble(f"a list is lost: {error}")
+            self._trouble(f"a list is lost: {type(error).__name__}: {error}")
             return None
         return line + b"\n"
 
