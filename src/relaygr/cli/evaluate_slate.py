@@ -15,6 +15,9 @@ from relaygr.cli.steps import telling
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.items import read_items
+from relaygr.listwise.rules.document import read_rules
+from relaygr.listwise.rules.ruleset import RuleSet
+from relaygr.listwise.trust import Trust
 from relaygr.training.slate.offline.logged import LoggedOptions, logged_report
 from relaygr.training.slate.offline.movielens import MovieLensOptions, movielens_report
 from relaygr.training.slate.offline.policies import Softmax
@@ -40,7 +43,9 @@ def slate(
     length: int | None = None,
     seeds: int = 5,
     temperature: float | None = None,
-    scores: str = "unit",
+    scores: str | None = None,
+    trust_top: int | None = None,
+    rules: Path | None = None,
     strength: Annotated[tuple[float, ...], Parameter(negative="")] = (1.0, 4.0),
     relevance: str | None = None,
     unrecorded: bool = False,
@@ -80,9 +85,14 @@ def slate(
     seeds: int
         Of step models that are trained here; fewer than 5 make a preliminary report.
     temperature: float | None
-        Of the softmax that logged the explored lists: 0.3, with --logs 0.1.
-    scores: str
-        What that softmax was of, with --logs: unit, raw, or a head.
+        Of the softmax that logged the explored lists: 0.3; with --logs what servers wrote there, else 0.1.
+    scores: str | None
+        What that softmax was of, with --logs: unit (the default), raw, or a head.
+    trust_top: int | None
+        Candidates by pointwise rank that explored lists were drawn from, with --logs: what servers wrote
+        there, else all.
+    rules: Path | None
+        Rules that explored lists were made under, with --logs; lists under others are left out.
     strength: tuple[float, ...]
         Of policies that lean from it towards the step model.
     relevance: str | None
@@ -100,12 +110,21 @@ def slate(
     options = EvalSlateOptions(strengths=strength, seed=seed, unrecorded=unrecorded)
     with telling("evaluating") as tell:
         if logs is not None:
-            base = Softmax(temperature=0.1 if temperature is None else temperature, of=scores)
+            base = Softmax(
+                temperature=0.1 if temperature is None else temperature,
+                of="unit" if scores is None else scores,
+            )
             wanted = LoggedOptions(
                 requests=500 if requests is None else requests,
                 length=length or 0,
                 relevance_head=relevance,
-                evaluation=replace(options, base=base),
+                as_drawn=temperature is None and scores is None and trust_top is None,
+                evaluation=replace(
+                    options,
+                    base=base,
+                    rules=None if rules is None else RuleSet(read_rules(rules)),
+                    trust=None if trust_top is None else Trust(trust_top),
+                ),
             )
             report = _logged(logs, value, model, judge, items, wanted, tell)
         elif demo is not None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +15,16 @@ from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float32, Float64, Int32, Int64
 from relaygr.listwise.items import ItemTable
 from relaygr.listwise.pool import MISSING, Head, Pool
-from relaygr.listwise.slate_log import Offered, SlateRecord, read_header, read_records
+from relaygr.listwise.slate_log import Drawn, Offered, SlateRecord, read_header, read_records
 from relaygr.training.slate.logs import Earlier, LoggedLists
+
+
+class Origin(NamedTuple):
+    """What made a list: versions of value function and rules, empty where not known, and the draw."""
+
+    value: str
+    rules: str
+    drawn: Drawn | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +34,13 @@ class ReadLog:
     Attributes:
         logs: the lists.
         candidates: of each list; None where they were not kept.
+        origins: of each list.
     """
 
     logs: LoggedLists
     candidates: Sequence[Offered | None]
     table: ItemTable | None
+    origins: Sequence[Origin]
 
     def pool(self, n: int) -> Pool | None:
         """The candidates of list n as the list layer gets them; None if they were not kept."""
@@ -49,7 +59,13 @@ class ReadLog:
 
     def select(self, rows: Int64) -> ReadLog:
         """Some of the lists."""
-        return ReadLog(self.logs.select(rows), [self.candidates[n] for n in rows.tolist()], self.table)
+        listed = rows.tolist()
+        return ReadLog(
+            self.logs.select(rows),
+            [self.candidates[n] for n in listed],
+            self.table,
+            [self.origins[n] for n in listed],
+        )
 
 
 def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
@@ -81,7 +97,7 @@ def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
     return ReadLog(
         LoggedLists(
             heads=heads,
-            users=np.array([user_number(one.user) for one in records], dtype=np.int64),
+            users=np.array([user_number(one.user, one.tenant) for one in records], dtype=np.int64),
             items=items,
             outputs=outputs,
             labels=labels,
@@ -101,6 +117,7 @@ def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
         ),
         [one.candidates for one in records],
         table,
+        [_origin(one) for one in records],
     )
 
 
@@ -143,9 +160,15 @@ def records_of(
     return made
 
 
-def user_number(user: str) -> int:
-    """A user's id as a number below 2**63, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(user.encode(), digest_size=8).digest(), "little") >> 1
+def user_number(user: str, tenant: str = "") -> int:
+    """A user's id as a number below 2**63, the same in every process; no two tenants share users."""
+    text = f"{tenant}\0{user}" if tenant else user  # no name has a NUL
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _origin(record: SlateRecord) -> Origin:
+    value, rules, *_ = (*record.versions, "", "")
+    return Origin(value, rules, record.drawn)
 
 
 def _rows(

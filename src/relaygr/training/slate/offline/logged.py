@@ -18,12 +18,15 @@ from relaygr.listwise.lists import ListModel
 from relaygr.listwise.pool import HeadKind, Pool
 from relaygr.listwise.step import NAME as STEP
 from relaygr.listwise.step import HeadSpec, StepModel
+from relaygr.listwise.trust import Trust
 from relaygr.listwise.value import ValueFunction, load_value
 from relaygr.training.slate.logs import LoggedLists
+from relaygr.training.slate.offline.drawn import drawn_alike
 from relaygr.training.slate.offline.explored import Explored
 from relaygr.training.slate.offline.judge import ListJudge, NetJudge, StepJudge
 from relaygr.training.slate.offline.linear_judge import NAME as LINEAR
 from relaygr.training.slate.offline.linear_judge import LinearConfig, LinearJudge, fit_linear
+from relaygr.training.slate.offline.policies import Softmax
 from relaygr.training.slate.offline.protocol import (
     EvalSlateOptions,
     Observe,
@@ -48,11 +51,13 @@ class LoggedOptions:
         requests: most logged requests that lists are made for.
         length: of lists; 0 for what each request had asked for most often.
         relevance_head: None for none.
+        as_drawn: take the policy of explored lists, and their trust region, from the log where it tells them.
     """
 
     requests: int = 500
     length: int = 0
     relevance_head: str | None = None
+    as_drawn: bool = True
     evaluation: EvalSlateOptions = field(default_factory=EvalSlateOptions)
 
     def __post_init__(self) -> None:
@@ -91,13 +96,19 @@ def logged_report(
     taken = [one.fold for one in (*selectors, *([] if judge is None else [judge.lineage])) if one.fold]
     aside = log.select(unseen(log.logs.users, taken))
     cannot = list[str]()
-    explored = None
+    explored, evaluation = None, options.evaluation
     rows = with_candidates(aside)
     if not len(rows):
         raise ConfigError(str(folder), _NO_CANDIDATES)
     asked = _requested(aside, rows[: options.requests], options.length)
     if aside.logs.explored[rows].any():
-        explored = _explored(aside, rows)
+        alike = drawn_alike(aside, rows, value.version, evaluation.rules, options.as_drawn)
+        cannot += alike.notes
+        if alike.drawn is not None:
+            base, trust = Softmax(temperature=alike.drawn.temperature), Trust(alike.drawn.top)
+            evaluation = replace(evaluation, base=base, trust=trust)
+        if len(alike.rows):
+            explored = _explored(aside, alike.rows)
     else:
         cannot.append(_NO_EXPLORATION)
     return evaluate_slates(
@@ -110,7 +121,7 @@ def logged_report(
         held_out=aside.logs,
         relevance_head=options.relevance_head,
         cannot=tuple(cannot),
-        options=options.evaluation,
+        options=evaluation,
         observe=observe,
     )
 

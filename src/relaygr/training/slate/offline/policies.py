@@ -51,11 +51,13 @@ class Softmax:
         return f"softmax {self.temperature:g}"
 
     def log_probabilities(self, scene: Scene, picks: Int32) -> Float64:
-        return log_softmax(self._scores(scene) / self.temperature, followers(scene, picks))
+        return log_softmax(self._scores(scene, picks) / self.temperature, followers(scene, picks))
 
-    def _scores(self, scene: Scene) -> Float64:
+    def _scores(self, scene: Scene, picks: Int32) -> Float64:
+        """[C], or [T, C] where soft rules price what stands behind a prefix."""
         if self.of == "unit" or self.of == "raw":
-            return scale_of(scene, "unit" if self.of == "unit" else "raw")(scene.value)
+            value = scene.value - prices_of(scene, picks) if scene.walk.priced else scene.value
+            return scale_of(scene, "unit" if self.of == "unit" else "raw")(value)
         names = [head.name for head in scene.pool.heads]
         if self.of not in names:
             raise ConfigError("softmax.of", f"{self.of!r} is none of unit, raw, {', '.join(names)}")
@@ -105,6 +107,24 @@ def _followers(scene: Scene, picks: Int32) -> Bool:
     return found
 
 
+def prices_of(scene: Scene, picks: Int32) -> Float64:
+    """What soft rules take from every candidate behind each prefix of a list int32 [T]. [T, C]"""
+    marks, walk = scene.walk.start(), scene.walk
+    found = np.empty((len(picks), len(scene)))
+    for t, item in enumerate(picks.tolist()):
+        found[t] = walk.price(marks, t)[0]
+        marks = walk.step(marks, t, _ROOT, np.array([item]))
+    return found
+
+
+def columns_of(scene: Scene, picks: Int32) -> Int32:
+    """Columns of a scene for indices into its pool as the caller gave it; -1 for what the scene lacks."""
+    place = np.full(max(int(scene.columns.max()), int(picks.max(initial=0))) + 1, -1, dtype=np.int32)
+    place[scene.columns] = np.arange(len(scene), dtype=np.int32)
+    found: Int32 = place[picks]
+    return found
+
+
 def behind(model: ListModel, scene: Scene, picks: Int32) -> tuple[Float64, Float64]:
     """V and 1 - e of every candidate behind each prefix of a list int32 [T]; 0 where barred. [T, C] each"""
     return scene.once(("behind", model, picks.tobytes()), lambda: _behind(model, scene, picks))
@@ -129,7 +149,7 @@ def steps_of(explored: Explored, scenes: list[Scene], policy: SlatePolicy, model
     """A policy on logged lists, with a model for the doubly robust form.
 
     Args:
-        scenes: of `explored`; they keep what was computed for another policy.
+        scenes: of `explored`, which hold all picks; they keep what was computed for another policy.
     """
     logs = explored.logs
     N, L = explored.picks.shape
@@ -139,7 +159,7 @@ def steps_of(explored: Explored, scenes: list[Scene], policy: SlatePolicy, model
         T = int(logs.consumed[n])
         if not T:
             continue
-        picks = np.argsort(scene.columns)[explored.picks[n, :T]].astype(np.int32)
+        picks = columns_of(scene, explored.picks[n, :T])
         said = policy.log_probabilities(scene, picks)
         share = np.exp(said)
         at = np.arange(T)

@@ -12,13 +12,16 @@ from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
 from relaygr.listwise.folds import Lineage
 from relaygr.listwise.lists import ListModel
+from relaygr.listwise.masks import Rules
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.request import Mode, SlateAsk
 from relaygr.listwise.slates import Slates
+from relaygr.listwise.trust import Trust
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.offline.cascade import Estimate, estimate, replay
 from relaygr.training.slate.offline.compare import compare
 from relaygr.training.slate.offline.coverage import pool_variety, variety
+from relaygr.training.slate.offline.drawn import drawable
 from relaygr.training.slate.offline.explored import Explored, as_lists, usable
 from relaygr.training.slate.offline.judge import ListJudge, check_independent
 from relaygr.training.slate.offline.methods import BASELINE, DEFAULT, METHODS, Made, make_lists
@@ -44,6 +47,8 @@ class EvalSlateOptions:
     Attributes:
         methods: the baseline `pointwise` is always among them.
         base: the policy that logged the explored lists, for tilted policies and as a check of propensities.
+        rules: that explored lists were made under; None for none.
+        trust: the region that they were drawn from; None for all candidates.
         strengths: of tilted policies.
         depths: of off-policy estimates; None for all positions.
         most_lists: explored lists that estimates use, the first ones.
@@ -53,6 +58,8 @@ class EvalSlateOptions:
 
     methods: tuple[str, ...] = METHODS
     base: Softmax = field(default_factory=lambda: Softmax(temperature=0.1))
+    rules: Rules | None = None
+    trust: Trust | None = None
     strengths: tuple[float, ...] = (1.0, 4.0)
     depths: tuple[int, ...] | None = None
     most_lists: int = 5000
@@ -234,11 +241,19 @@ def _estimates(
     if not len(rows):
         return (), ("no logged list has propensities and labels: nothing is estimable off policy",)
     some = explored.select(rows[: options.most_lists])
-    scenes = some.scenes(model.value)
+    scenes = some.scenes(model.value, options.rules, options.trust)
+    inside, lost = drawable(some, scenes), tuple[str, ...]()
+    if not inside.all():
+        lost = (f"{int((~inside).sum()):,} lists hold what these rules and this trust region do not allow",)
+        if not inside.any():
+            return (), lost
+        some = some.select(inside)
+        scenes = [scene for scene, kept in zip(scenes, inside, strict=True) if kept]
     policies: list[SlatePolicy] = [options.base]
     policies += [Tilted(base=options.base, model=model, strength=each) for each in options.strengths]
     found = list[Estimate]()
     notes = [f"{len(some):,} of {len(explored):,} logged lists have propensities and labels and were used"]
+    notes += lost
     for policy in policies:
         steps = steps_of(some, scenes, policy, model)
         if policy is options.base:
@@ -246,7 +261,8 @@ def _estimates(
             gap = float(np.abs(steps.log_target - steps.log_logging)[seen].max())
             notes.append(f"logged propensities differ from {policy.name} by up to {gap:.2g} in log")
         found += estimate(policy.name, steps, options.depths, options.seed)
-    for one in make_lists(model, some.pools, scenes, [BASELINE, DEFAULT]):
+    whole = scenes if options.trust is None else some.scenes(model.value, options.rules)
+    for one in make_lists(model, some.pools, whole, [BASELINE, DEFAULT]):
         found += replay(one.method, steps, matching(some, one.picks), options.depths, options.seed)
     return tuple(found), tuple(notes)
 
