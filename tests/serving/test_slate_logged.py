@@ -142,6 +142,11 @@ def test_what_is_never_explored(app: App, never: dict[str, Any]) -> None:
     assert "log_propensity" not in answer
 
 
+def test_the_card_says_what_is_done(app: App) -> None:
+    card = app.call("GET", "/v1/slate").json()
+    assert (card["explore_share"], card["logged"]) == (0.2, True)
+
+
 def test_the_kill_switch_ends_exploration(app: App) -> None:
     name = explored_name(app, "killed")
     app.post("/v1/slate/mode", {"mode": "off"})

@@ -160,6 +160,8 @@ class SlateDesk:
             max_length=config.max_length,
             max_candidates=config.max_candidates,
             budget_ms=config.budget_ms,
+            explore_share=config.explore_share,
+            logged=self._log is not None,
         )
 
     def status(self) -> Slates:

@@ -230,6 +230,8 @@ class SlateCard(Struct, frozen=True):
         mode: of requests that name none; while it is `off`, of all.
         generators: beside the pointwise list.
         items: rows of the item table.
+        explore_share: of the requests in mode `on`, whose lists are drawn at random.
+        logged: whether served lists are written to a log.
     """
 
     mode: ModeName
@@ -244,6 +246,8 @@ class SlateCard(Struct, frozen=True):
     max_length: int
     max_candidates: int
     budget_ms: float
+    explore_share: float
+    logged: bool
 
 
 class OutcomeBody(Body, frozen=True, kw_only=True):

@@ -245,10 +245,10 @@ def _estimates(
     inside, lost = drawable(some, scenes), tuple[str, ...]()
     if not inside.all():
         lost = (f"{int((~inside).sum()):,} lists hold what these rules and this trust region do not allow",)
-        if not inside.any():
-            return (), lost
-        some = some.select(inside)
         scenes = [scene for scene, kept in zip(scenes, inside, strict=True) if kept]
+        some = some.select(inside) if scenes else some
+    if not scenes or not some.logs.consumed.any():
+        return (), (*lost, "nobody got to a position of such a list: nothing is estimable off policy")
     policies: list[SlatePolicy] = [options.base]
     policies += [Tilted(base=options.base, model=model, strength=each) for each in options.strengths]
     found = list[Estimate]()
