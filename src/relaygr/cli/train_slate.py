@@ -132,6 +132,8 @@ def _tell(console: Console, report: SlateReport, out: Path) -> None:
         console.print(_judged(report))
         said = "better than" if report.better else "not better than"
         console.print(f"trained evaluator: {said} the step model, says the judge", soft_wrap=True)
+    if report.unjudged:
+        console.print(escape(f"trained evaluator: not judged: {report.unjudged}"), soft_wrap=True)
     versions = ", ".join(f"{name} {each[:8]}" for name, each in report.versions.items())
     console.print(escape(f"{versions}; settings of a server: {out / SETTINGS}"), soft_wrap=True)
 

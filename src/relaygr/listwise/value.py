@@ -105,6 +105,11 @@ class ValueFunction:
         digest = hashlib.blake2b(msgspec.json.encode(plain), digest_size=4).hexdigest()
         self.version = f"{document.id}@{digest}"  # so that two documents of one id are told apart
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Heads that some term depends on."""
+        return frozenset(factor.head for term in self.document.terms for factor in term.factors)
+
     def __call__(self, natural: Float64) -> Float64:
         """Values [...] of probabilities and values of the heads, float64 [K, ...]."""
         total = self._term(0, natural)
