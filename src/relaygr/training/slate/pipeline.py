@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from relaygr.config.limits import Range
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.listwise.evaluate import Evaluator, Rescore
 from relaygr.listwise.folds import Part, Split, uniform
@@ -30,6 +31,8 @@ from relaygr.training.slate.verdict import logged_requests, verdict_of
 
 REPORT = "train_report.json"
 SETTINGS = "slate.toml"
+STEP, EVALUATOR, JUDGE, ONE_SHOT = "step", "evaluator", "judge", "one_shot"
+WRITTEN = (STEP, EVALUATOR, JUDGE, ONE_SHOT, REPORT, SETTINGS)
 _LEARNED = 0.8  # of the users of evaluator and judge; the others calibrate and are judged
 _JUDGE_SEED = 1  # added to the seed
 _REQUESTS = 1500  # that are distilled, and that are judged
@@ -66,9 +69,12 @@ class SlateTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("members", "requests"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, f"{getattr(self, name)} is below 1")
+        for name, limit in (
+            ("members", Range(1, 100)),
+            ("requests", Range(1, 1_000_000)),
+            ("seed", StepTraining.LIMITS["seed"]),
+        ):
+            limit.check(name, getattr(self, name))
 
 
 class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,8 +133,8 @@ def train_slate(
     observe("step model")
     step_training = msgspec.structs.replace(options.step, seed=options.seed)
     trained = train_step(shape, parts[Part.STEP].logs, step_training)
-    trained.model.save(out / "step")
-    versions = {"step": trained.model.version}
+    trained.model.save(out / STEP)
+    versions = {STEP: trained.model.version}
     model = ListModel(trained.model, value)
     verdict, better, unjudged = None, False, ""
     evaluator: Evaluator = Rescore([model])
@@ -136,14 +142,14 @@ def train_slate(
     nets: tuple[ListNet, ListNet] | None = None
     if options.evaluator:
         nets = _nets(halves, value, trained.model, options, observe)
-        for name, net in zip(("evaluator", "judge"), nets, strict=True):
+        for name, net in zip((EVALUATOR, JUDGE), nets, strict=True):
             net.save(out / name)
             versions[name] = net.version
     if options.one_shot:
         observe("one_shot")
         shot = _distilled(parts[Part.EVALUATOR], model, evaluator, attributes, options)
-        shot.save(out / "one_shot")
-        versions["one_shot"] = shot.version
+        shot.save(out / ONE_SHOT)
+        versions[ONE_SHOT] = shot.version
     if nets is not None:
         held = halves[Part.JUDGE][1]
         requests = logged_requests(held, value, options.requests)
@@ -179,18 +185,18 @@ def train_slate(
 
 def settings_text(out: Path, value: Path, items: Path | None, report: SlateReport) -> str:
     """The section `[slate]` of a server's settings that loads what was trained."""
-    lines = ["[slate]", f"value = {_quoted(value)}", f"step = {_quoted(out / 'step')}"]
+    lines = ["[slate]", f"value = {_quoted(value)}", f"step = {_quoted(out / STEP)}"]
     if items is not None:
         lines.append(f"items = {_quoted(items)}")
     names = ["greedy", "beam"]
     if items is not None:
         names.append("mmr")
-    if "one_shot" in report.versions:
+    if ONE_SHOT in report.versions:
         names.append("one_shot")
-        lines.append(f"one_shot = {_quoted(out / 'one_shot')}")
+        lines.append(f"one_shot = {_quoted(out / ONE_SHOT)}")
     lines.append(f"generators = [{', '.join(_quoted(each) for each in names)}]")
     if report.better:
-        lines.append(f"evaluator = {_quoted(out / 'evaluator')}")
+        lines.append(f"evaluator = {_quoted(out / EVALUATOR)}")
     return "\n".join(lines) + "\n"
 
 

@@ -127,7 +127,13 @@ def _context(features: FeatureTable, logs: LoggedLists, watch_head: str | None) 
             case Kind.SLOT:
                 out[..., at] = 0.0 if logs.slots is None else logs.slots == one.number
             case Kind.VECTOR:
-                out[..., at] = _vectors(logs, "vectors")[0][..., one.number]
+                vectors = _vectors(logs, "vectors")[0]
+                if one.number >= vectors.shape[2]:
+                    width = vectors.shape[2]
+                    raise ConfigError(
+                        "vectors", f"have {width} components, and the model reads that of {one.number}"
+                    )
+                out[..., at] = vectors[..., one.number]
     return out
 
 
