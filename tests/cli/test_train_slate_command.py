@@ -97,7 +97,7 @@ def test_simulated_logs_are_of_the_set(tmp_path: Path, capsys: pytest.CaptureFix
         (("--evaluator", "--members", 0), "members: 0 must be in [1, 100]"),
         (("--seed", -1), "seed: -1 must be in [0, 4294967295]"),
         (("--seed", 2**32), "seed: 4294967296 must be in"),
-        (("--watch-head", "x" * 2000), "watch_head"),
+        (("--watch-head", "x"), "watch_head: 'x' is none of watch"),
     ],
 )
 def test_wrong_options(

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from relaygr.core.errors import RelayError
+from relaygr.core.excerpt import excerpt
 from relaygr.serving.errors import HttpError, Problem
 
 JSON = b"application/json"
@@ -26,6 +27,7 @@ TIMINGS = "relaygr.timings"
 ERROR = "relaygr.error"
 MESSAGE = "relaygr.message"
 
+_PLACE = " - at `$"  # before the place of what is wrong, in messages of msgspec
 _Body = TypeVar("_Body")
 _GIVEN_ID = re.compile(r"[!-~]{1,128}")
 _encoder = msgspec.json.Encoder()
@@ -155,12 +157,15 @@ def decode(decoder: msgspec.json.Decoder[_Body], data: bytes) -> _Body:
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        field = place.rstrip("`").lstrip(".")
+        # The last one: a name that was sent may hold anything.
+        message, there, place = str(error).rpartition(_PLACE)
+        message = excerpt(message if there else place)
+        field = place.rstrip("`").lstrip(".") if there else ""
         text = f"{field}: {message}" if field else message
         raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "request", text, field=field) from error
     except msgspec.DecodeError as error:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "json", f"the body is not JSON: {error}") from error
+        told = excerpt(str(error))
+        raise HttpError(HTTPStatus.BAD_REQUEST, "json", f"the body is not JSON: {told}") from error
     except RecursionError as error:
         raise HttpError(HTTPStatus.BAD_REQUEST, "json", "the body is nested too deeply") from error
 

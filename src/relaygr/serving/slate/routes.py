@@ -35,9 +35,12 @@ async def outcomes(call: Call) -> wire.OutcomesAnswer:
     desk = desk_of(call.service)
     value = desk.maker.slates.value
     # All of them are checked before the first one counts.
-    worth = [realised(one, value, at) for at, one in enumerate(call.body.outcomes)]
-    told = zip(call.body.outcomes, worth, strict=True)
     tenant = call.caller.tenant
+    worth = [
+        realised(one, value, at, desk.metrics.positions(ListName(tenant, one.request_id)))
+        for at, one in enumerate(call.body.outcomes)
+    ]
+    told = zip(call.body.outcomes, worth, strict=True)
     matched = [desk.metrics.outcome(ListName(tenant, one.request_id), utility) for one, utility in told]
     return wire.OutcomesAnswer(matched.count(True), matched.count(False))
 
