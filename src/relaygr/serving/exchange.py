@@ -27,7 +27,8 @@ TIMINGS = "relaygr.timings"
 ERROR = "relaygr.error"
 MESSAGE = "relaygr.message"
 
-_PLACE = " - at `$"  # before the place of what is wrong, in messages of msgspec
+# A message of msgspec, and the place of what is wrong.
+_PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$([^`]*)`", re.DOTALL)
 _Body = TypeVar("_Body")
 _GIVEN_ID = re.compile(r"[!-~]{1,128}")
 _encoder = msgspec.json.Encoder()
@@ -158,9 +159,9 @@ def decode(decoder: msgspec.json.Decoder[_Body], data: bytes) -> _Body:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
         # The last one: a name that was sent may hold anything.
-        message, there, place = str(error).rpartition(_PLACE)
-        message = excerpt(message if there else place)
-        field = place.rstrip("`").lstrip(".") if there else ""
+        told = _PLACE.fullmatch(str(error))
+        message = excerpt(told[1] if told else str(error))
+        field = told[2].lstrip(".") if told else ""
         text = f"{field}: {message}" if field else message
         raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "request", text, field=field) from error
     except msgspec.DecodeError as error:
