@@ -165,8 +165,8 @@ def decode(decoder: msgspec.json.Decoder[_Body], data: bytes) -> _Body:
         text = f"{field}: {message}" if field else message
         raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "request", text, field=field) from error
     except msgspec.DecodeError as error:
-        told = excerpt(str(error))
-        raise HttpError(HTTPStatus.BAD_REQUEST, "json", f"the body is not JSON: {told}") from error
+        text = f"the body is not JSON: {excerpt(str(error))}"
+        raise HttpError(HTTPStatus.BAD_REQUEST, "json", text) from error
     except RecursionError as error:
         raise HttpError(HTTPStatus.BAD_REQUEST, "json", "the body is nested too deeply") from error
 
