@@ -18,6 +18,8 @@ import numpy as np
 from msgspec import Meta
 
 from relaygr.core.errors import BackendError, ConfigError
+from relaygr.core.excerpt import excerpt
+from relaygr.listwise.log_check import MAX_EARLIER, check_numbers, repeated_key
 from relaygr.listwise.log_files import LogFiles, log_files
 from relaygr.listwise.pool import Head, Pool, Shown
 from relaygr.listwise.request import MAX_LENGTH, SlateAsk
@@ -29,8 +31,12 @@ _HEADER = "log.json"
 _FILE_BYTES = 64 << 20
 _FILES = 64
 _WAITING = 10_000
+_HEADER_BYTES = 1 << 20
+LINE_BYTES = 64 << 20
+MAX_HEADS = 256
 
 Count = Annotated[int, Meta(ge=0)]
+Text = Annotated[str, Meta(max_length=256)]
 Row = tuple[float, ...]
 
 
@@ -79,15 +85,15 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         drawn: how it was random, where a server drew it.
         generator: whose list it was.
         candidates: all that could have been shown; null if that was not kept.
-        earlier: items of earlier pages of the feed, oldest first; earlier_watch: the sum of what was observed
-            of the watch head there.
+        earlier: items of earlier pages of the feed, oldest first, at most `MAX_EARLIER`; earlier_watch: the
+            sum of what was observed of the watch head there.
         surface, page, session, slots: as for `LoggedLists`.
         versions: value function, rules, step model and evaluator that served.
         seed: what stochastic generators drew by.
     """
 
-    user: str
-    tenant: str = ""
+    user: Text
+    tenant: Text = ""
     request: str = ""
     items: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MAX_LENGTH)]
     outputs: tuple[Row, ...]
@@ -97,7 +103,7 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     more: bool = False
     log_propensity: tuple[float, ...] = ()
     drawn: Drawn | None = None
-    generator: str = "logged"
+    generator: Text = "logged"
     candidates: Offered | None = None
     earlier: tuple[int, ...] = ()
     earlier_watch: float = 0.0
@@ -145,6 +151,7 @@ class SlateLog:
         self._lock, self._waiting = threading.Lock(), OrderedDict[str, SlateRecord]()
         self.written = self.forgotten = 0
         self._files = open_files(folder, heads, file_bytes, (files + 1) * file_bytes)
+        self._heads = tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads)
 
     def served(
         self,
@@ -168,7 +175,7 @@ class SlateLog:
         """Write the list that it belongs to; False if none waits.
 
         Raises:
-            ConfigError: more was consumed than shown, or labels are of another shape.
+            ConfigError: more was consumed than shown, or labels are of another shape or out of range.
         """
         with self._lock:
             record = self._waiting.get(given.request)
@@ -178,6 +185,7 @@ class SlateLog:
                 record, consumed=given.consumed, labels=given.labels, more=given.more
             )
             check_record(full, len(record.outputs[0]))
+            check_numbers(full, self._heads)
             del self._waiting[given.request]
             self._append([full])
         return True
@@ -269,10 +277,14 @@ def check_record(record: SlateRecord, heads: int) -> None:
     for name, rows, wanted in (("outputs", record.outputs, L), ("labels", record.labels, record.consumed)):
         if len(rows) != wanted or any(len(row) != heads for row in rows):
             raise ConfigError(name, f"{len(rows)} rows, wanted {wanted} of {heads} heads")
-    for name in ("log_propensity", "slots"):
-        found = getattr(record, name)
-        if found and len(found) < L:
-            raise ConfigError(name, f"{len(found)} numbers, wanted {L}")
+    if record.asked < L:
+        raise ConfigError("items", f"{L} were shown, {record.asked} had been asked for")
+    if record.log_propensity and len(record.log_propensity) != L:
+        raise ConfigError("log_propensity", f"{len(record.log_propensity)} numbers, wanted {L}")
+    if record.slots and not L <= len(record.slots) <= record.asked:
+        raise ConfigError("slots", f"{len(record.slots)} numbers, wanted {L}..{record.asked}")
+    if len(record.earlier) > MAX_EARLIER:
+        raise ConfigError("earlier", f"{len(record.earlier)} items, limit {MAX_EARLIER}")
     if record.more and record.consumed < L:
         raise ConfigError("more", f"a next page follows a list of {L} that was left after {record.consumed}")
     offered = record.candidates
@@ -287,36 +299,66 @@ def read_header(folder: Path) -> LogHeader:
     """The heads of a log. Raises ConfigError naming the file."""
     path = folder / _HEADER
     try:
-        header = msgspec.json.decode(path.read_bytes(), type=LogHeader)
+        with path.open("rb") as stream:
+            data = stream.read(_HEADER_BYTES + 1)
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+    if len(data) > _HEADER_BYTES:
+        raise ConfigError(str(path), f"has more than {_HEADER_BYTES} bytes")
+    try:
+        header = msgspec.json.decode(data, type=LogHeader)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(str(path), f"is no header of a log: {error}") from error
+        raise ConfigError(str(path), f"is no header of a log: {excerpt(str(error))}") from error
     if header.format_version != FORMAT_VERSION:
         raise ConfigError(
             str(path), f"format_version is {header.format_version}, this release reads {FORMAT_VERSION}"
         )
+    names = [head.name for head in header.heads]
+    if not 1 <= len(names) <= MAX_HEADS or len(set(names)) < len(names) or not all(names):
+        told = excerpt(", ".join(map(repr, names)))
+        raise ConfigError(str(path), f"heads: [{told}] are not 1..{MAX_HEADS} distinct names")
+    _check_keys(str(path), data)
     return header
 
 
 def read_records(folder: Path) -> Iterator[SlateRecord]:
     """All records, oldest first.
 
-    A last line without its end, as a kill leaves it, is passed over.
+    What a kill left of a last line is passed over; a last line that lacks its end alone is read.
 
     Raises:
-        ConfigError: naming file and line.
+        ConfigError: naming file, line, field, value and limit.
     """
-    heads, decoder = len(read_header(folder).heads), msgspec.json.Decoder(SlateRecord)
+    heads, decoder = read_header(folder).heads, msgspec.json.Decoder(SlateRecord)
     for path in log_files(folder):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
-        for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        for number, line in enumerate(_lines(path), 1):
+            place = f"{path}:{number}"
+            if len(line) > LINE_BYTES:
+                raise ConfigError(place, f"has more than {LINE_BYTES} bytes")
             try:
                 record = decoder.decode(line)
-                check_record(record, heads)
-            except (msgspec.DecodeError, RecursionError, ConfigError) as error:
-                raise ConfigError(f"{path}:{number}", str(error)) from error
+                check_record(record, len(heads))
+                check_numbers(record, heads)
+            except (msgspec.ValidationError, RecursionError, ConfigError) as error:
+                raise ConfigError(place, excerpt(str(error))) from error
+            except msgspec.DecodeError as error:
+                if not line.endswith(b"\n"):
+                    continue
+                raise ConfigError(place, excerpt(str(error))) from error
+            _check_keys(place, line)
             yield record
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while line := stream.readline(LINE_BYTES + 1):
+                yield line
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+
+
+def _check_keys(place: str, data: bytes) -> None:
+    twice = repeated_key(data)
+    if twice is not None:
+        raise ConfigError(place, f"{twice!r} stands twice in one object")

@@ -125,8 +125,11 @@ class SlateDesk:
         Raises:
             RequestError: one of them is wrong; then nothing of them counts.
         """
-        told = [observed(one, self.maker.slates.value, at) for at, one in enumerate(outcomes)]
-        names = [ListName(tenant, one.request_id) for one in outcomes]
+        value, names = self.maker.slates.value, [ListName(tenant, one.request_id) for one in outcomes]
+        told = [
+            observed(one, value, at, self.metrics.positions(name))
+            for at, (one, name) in enumerate(zip(outcomes, names, strict=True))
+        ]
         if self._log is not None:
             for at, (name, one) in enumerate(zip(names, told, strict=True)):
                 self._log.check(name, one.seen, f"outcomes[{at}]", one.said_by)

@@ -16,9 +16,11 @@ import msgspec
 from relaygr.config.slate import SlateConfig
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import BackendError, ConfigError, RelayError, RequestError
+from relaygr.listwise.log_check import check_numbers
 from relaygr.listwise.log_files import LogFiles
 from relaygr.listwise.pool import Head
 from relaygr.listwise.slate_log import SlateRecord, check_record, open_files
+from relaygr.listwise.step import HeadSpec
 from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.log_metrics import Fate, LogMetrics
 from relaygr.serving.slate.observed import Seen
@@ -56,7 +58,8 @@ class SlateLogWriter:
             )
         except RelayError as error:
             raise ConfigError(config.key("log"), str(error)) from error
-        self._heads, self._metrics, self._clock = len(heads), metrics, clock or MonotonicClock()
+        self._heads = tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads)
+        self._metrics, self._clock = metrics, clock or MonotonicClock()
         self._waiting = WaitingLists(config.log_wait_s, config.log_waiting, config.log_waiting_bytes, metrics)
         self._queue: queue.Queue[_Written] = queue.Queue(config.log_queue)
         metrics.waiting, metrics.queued = self._waiting.__len__, self._queue.qsize
@@ -142,7 +145,9 @@ class SlateLogWriter:
         """One line that readers take; None, counted, if the list cannot be written so."""
         try:
             line = msgspec.json.encode(served.record(seen))
-            check_record(self._reader.decode(line), self._heads)
+            record = self._reader.decode(line)
+            check_record(record, len(self._heads))
+            check_numbers(record, self._heads)
         except Exception as error:  # noqa: BLE001 - the thread lives on, whatever is wrong with one list
             self._metrics.tell(Fate.FAILED)
             self._trouble(f"a list is lost: {type(error).__name__}: {error}")

@@ -126,7 +126,7 @@ class SlateMetrics:
             self._lists_of(made, model)
         if result.utility is not None and result.mode is Mode.ON:
             group = Group(model, result.generator, lists_class(len(result.pool)), result.explored)
-            self._inflation.promise(name, group, result.utility)
+            self._inflation.promise(name, group, result.utility, len(result.items))
 
     def rejected(self, error: RelayError) -> None:
         """A slate ended in an error."""
@@ -137,6 +137,10 @@ class SlateMetrics:
             reason = "overload"
         self._rejected.labels(self.model, reason).inc()
         self._recent.count(f"{_RECENT}refused {reason}")
+
+    def positions(self, name: ListName) -> int | None:
+        """How long a list was whose outcome may still come; None if it is not remembered."""
+        return self._inflation.positions(name)
 
     def outcome(self, name: ListName, utility: float | None) -> bool:
         """What a list turned out to be worth, if that is known.

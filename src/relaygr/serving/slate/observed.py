@@ -39,11 +39,12 @@ class Observed:
     said_by: str
 
 
-def observed(one: OutcomeBody, value: ValueFunction, at: int) -> Observed:
+def observed(one: OutcomeBody, value: ValueFunction, at: int, positions: int | None = None) -> Observed:
     """Check one outcome.
 
     Args:
         at: place in the request, for messages.
+        positions: of the list; None if it is not remembered.
 
     Raises:
         RequestError: naming the field, the value and the limit.
@@ -52,7 +53,7 @@ def observed(one: OutcomeBody, value: ValueFunction, at: int) -> Observed:
     if one.labels is not None and one.heads is not None:
         raise RequestError(field, "wants either heads or labels")
     if one.labels is None and (one.consumed is None or one.utility is not None or one.heads is not None):
-        worth: float | None = realised(one, value, at)
+        worth: float | None = realised(one, value, at, positions)
     else:
         worth = one.utility
     columns: dict[str, list[float | None]] | None = one.labels
@@ -104,8 +105,7 @@ def _check_labels(field: str, labels: dict[str, list[float | None]], heads: tupl
 
 def _worth(value: ValueFunction, labels: Labels) -> float | None:
     """Of labels of every head that the value function reads; None where one is missing."""
-    used = {factor.head for term in value.document.terms for factor in term.factors}
-    needed = [at for at, head in enumerate(value.heads) if head.name in used]
+    needed = [at for at, head in enumerate(value.heads) if head.name in value.reads]
     if any(row[at] is None for row in labels for at in needed):
         return None
     known = [[0.0 if label is None else label for label in row] for row in labels]

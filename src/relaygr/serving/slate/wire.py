@@ -263,8 +263,20 @@ class OutcomeBody(Body, frozen=True, kw_only=True):
 
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
     utility: Annotated[float, Meta(ge=-1e12, le=1e12)] | None = None
-    heads: dict[str, Annotated[list[float], Meta(max_length=500)]] | None = None
-    labels: dict[str, Annotated[list[float | None], Meta(max_length=500)]] | None = None
+    heads: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=256)], Annotated[list[float], Meta(max_length=500)]],
+            Meta(max_length=256),
+        ]
+        | None
+    ) = None
+    labels: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=256)], Annotated[list[float | None], Meta(max_length=500)]],
+            Meta(max_length=256),
+        ]
+        | None
+    ) = None
     consumed: Consumed | None = None
     more: bool = False
 

@@ -82,8 +82,7 @@ def rewards(value: ValueFunction, logs: LoggedLists) -> Float64:
     Positions behind the exit are 0, as nothing was realised there; their labels are not read.
     """
     labels = logs.labels.astype(np.float64).transpose(2, 0, 1)
-    used = {factor.head for term in value.document.terms for factor in term.factors}
-    needed = np.array([head.name in used for head in value.heads])
+    needed = np.array([head.name in value.reads for head in value.heads])
     missing = np.isnan(labels[needed]).any(axis=0)
     found = np.where(missing, np.nan, value(np.nan_to_num(labels)))
     return np.where(logs.observed, found, 0.0)

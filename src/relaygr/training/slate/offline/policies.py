@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,13 +10,17 @@ import numpy as np
 
 from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
+from relaygr.core.excerpt import excerpt
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
 from relaygr.listwise.generators.relevance import scale_of
 from relaygr.listwise.lists import ListModel
+from relaygr.listwise.pool import Head
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.search import StepSearch
 from relaygr.training.slate.offline.cascade import ModelSteps, Steps
 from relaygr.training.slate.offline.explored import Explored, rewards
+
+TEMPERATURE, STRENGTH = Range(0, 1e6, open_low=True), Range(0, 1e6)
 
 
 class SlatePolicy(Protocol):
@@ -44,11 +49,17 @@ class Softmax:
     of: str = "unit"
 
     def __post_init__(self) -> None:
-        Range(0, 1e6, open_low=True).check("softmax.temperature", self.temperature)
+        TEMPERATURE.check("softmax.temperature", self.temperature)
 
     @property
     def name(self) -> str:
         return f"softmax {self.temperature:g}"
+
+    def check(self, heads: Sequence[Head]) -> None:
+        """Raise ConfigError where the scores are of none of these heads."""
+        names = ("unit", "raw", *(head.name for head in heads))
+        if self.of not in names:
+            raise ConfigError("softmax.of", f"{excerpt(repr(self.of))} is none of {', '.join(names)}")
 
     def log_probabilities(self, scene: Scene, picks: Int32) -> Float64:
         return log_softmax(self._scores(scene, picks) / self.temperature, followers(scene, picks))
@@ -58,9 +69,8 @@ class Softmax:
         if self.of == "unit" or self.of == "raw":
             value = scene.value - prices_of(scene, picks) if scene.walk.priced else scene.value
             return scale_of(scene, "unit" if self.of == "unit" else "raw")(value)
+        self.check(scene.pool.heads)
         names = [head.name for head in scene.pool.heads]
-        if self.of not in names:
-            raise ConfigError("softmax.of", f"{self.of!r} is none of unit, raw, {', '.join(names)}")
         return scene.pool.outputs[:, names.index(self.of)].astype(np.float64)
 
 
@@ -78,7 +88,7 @@ class Tilted:
     strength: float
 
     def __post_init__(self) -> None:
-        Range(0, 1e6).check("tilted.strength", self.strength)
+        STRENGTH.check("tilted.strength", self.strength)
 
     @property
     def name(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
 from relaygr.listwise.folds import Lineage
@@ -25,12 +26,21 @@ from relaygr.training.slate.offline.drawn import drawable
 from relaygr.training.slate.offline.explored import Explored, as_lists, usable
 from relaygr.training.slate.offline.judge import ListJudge, check_independent
 from relaygr.training.slate.offline.methods import BASELINE, DEFAULT, METHODS, Made, make_lists
-from relaygr.training.slate.offline.policies import SlatePolicy, Softmax, Tilted, matching, steps_of
+from relaygr.training.slate.offline.policies import (
+    STRENGTH,
+    SlatePolicy,
+    Softmax,
+    Tilted,
+    matching,
+    steps_of,
+)
 from relaygr.training.slate.offline.quality import judge_quality
-from relaygr.training.slate.offline.relevance import Relevance, relevance
+from relaygr.training.slate.offline.relevance import Relevance, check_head, relevance
 from relaygr.training.slate.offline.report import Evidence, SlateReport, Source, means
 
 ALL = "all"
+SEED = Range(0, 2**32 - 1)
+MAX_STRENGTHS = 16
 Observe = Callable[[str], None]
 # True utilities [N] of one list a request, in both forms: the second are columns of the pools.
 Truth = Callable[[LoggedLists, Int32], Float64]
@@ -67,6 +77,13 @@ class EvalSlateOptions:
     unrecorded: bool = False
 
     def __post_init__(self) -> None:
+        SEED.check("seed", self.seed)
+        if len(self.strengths) > MAX_STRENGTHS:
+            raise ConfigError("strength", f"{len(self.strengths)} are given, limit {MAX_STRENGTHS}")
+        for each in self.strengths:
+            STRENGTH.check("strength", each)
+        if self.most_lists < 1:
+            raise ConfigError("most_lists", f"{self.most_lists} is below 1")
         if BASELINE not in self.methods:
             raise ConfigError("methods", f"{', '.join(self.methods)} lack the baseline {BASELINE!r}")
 
@@ -114,10 +131,14 @@ def evaluate_slates(
         relevance_head: whose labels are reordered under `relevance`; None for none.
 
     Raises:
-        ConfigError: the judge is a selector, or not known to be independent.
+        ConfigError: the judge is a selector, or not known to be independent; a head is unknown.
     """
     options = options or EvalSlateOptions()
     began = time.perf_counter()
+    if explored is not None:
+        options.base.check(models[0].value.heads)
+    if relevance_head is not None:
+        check_head(models[0].value.heads, relevance_head)
     independence = None
     if judge is not None:
         independence = check_independent(judge.lineage, selectors, options.unrecorded)
