@@ -63,6 +63,7 @@ def test_only_what_is_given_is_sent(ask: Ask) -> None:
         "allow_short": False,
         "seed": 3,
         "explain": False,
+        "allow_explore": False,
         "deadline_ms": None,
     }
     calls = [("slate", ("u",), {}), ("slate", ("u", np.array([3, 7])), full)]
@@ -85,6 +86,7 @@ def test_only_what_is_given_is_sent(ask: Ask) -> None:
             "allow_short": False,
             "seed": 3,
             "explain": False,
+            "allow_explore": False,
         },
     ]  # fmt: skip
     assert {str(request.url) for request in script.seen} == {"http://server/v1/slate"}

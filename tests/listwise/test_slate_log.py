@@ -10,9 +10,10 @@ import pytest
 from slate_cases import HEADS, VALUE, list_model, random_pool
 
 from relaygr.core.errors import ConfigError
+from relaygr.listwise.log_files import log_files
 from relaygr.listwise.pool import Head
 from relaygr.listwise.request import SlateAsk
-from relaygr.listwise.slate_log import Feedback, SlateLog, SlateRecord, log_files, read_records
+from relaygr.listwise.slate_log import Feedback, SlateLog, SlateRecord, read_records
 from relaygr.listwise.slates import Slates
 
 RECORD = SlateRecord(

@@ -12,8 +12,9 @@ from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.request import Mode
-from relaygr.listwise.result import Candidate, Reason, SlateResult, Stage, Versions
+from relaygr.listwise.result import Candidate, Exploration, Reason, SlateResult, Stage, Versions
 from relaygr.serving.slate.inflation import ListName
+from relaygr.serving.slate.log_metrics import Fate
 from relaygr.serving.slate.metrics import SlateMetrics
 from relaygr.serving.snapshot import Latency, Slates, Tally
 
@@ -58,7 +59,12 @@ def tell_slates(metrics: SlateMetrics) -> None:
     """One of everything."""
     relaxed = tuple(Relaxation(rule, 0, "why") for rule in ("authors", "length", "of a request"))
     shadow = result(fallback_reason=Reason.SHADOW, mode=Mode.SHADOW, shadow=result(), generator="pointwise")
-    late = result(stage_reached=Stage.GREEDY, fallback_reason=Reason.DEADLINE, generator="pointwise")
+    late = result(
+        stage_reached=Stage.GREEDY,
+        fallback_reason=Reason.DEADLINE,
+        generator="pointwise",
+        exploration=Exploration.DEADLINE,
+    )
     for at, one in enumerate(
         (
             result(relaxations=relaxed, unrestricted=True, lookahead_budget=2),
@@ -71,6 +77,8 @@ def tell_slates(metrics: SlateMetrics) -> None:
     for error in (RequestError("length", "0"), InfeasibleError("ads", "none"), OverloadError("full", 50.0)):
         metrics.rejected(error)
     metrics.outcome(ListName("shop", "r0"), 1.8)
+    for fate in Fate:
+        metrics.log.tell(fate)
 
 
 def slates() -> Slates:

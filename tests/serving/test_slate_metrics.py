@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
-from slate_metric_cases import made, result, tell_slates
+from slate_metric_cases import lists, made, result, tell_slates
 
 from relaygr.core.clock import ManualClock
 from relaygr.listwise.request import Mode
-from relaygr.listwise.result import Reason, Stage
+from relaygr.listwise.result import Exploration, Reason, Stage
 from relaygr.serving.recent import MINUTE_S, Recent
 from relaygr.serving.slate.inflation import ListName
+from relaygr.serving.slate.log_metrics import Fate
 from relaygr.serving.slate.metrics import SlateMetrics, timed_out
 
 
@@ -64,6 +65,33 @@ def test_lists_and_pools_are_measured(told: Counted) -> None:
     assert told.value("feature_sum", feature="similarity:max") == pytest.approx(0.5 * 4)
     for stage in ("wait", "all", "fallback", "evaluation", "explanation"):
         assert told.value("seconds_count", stage=stage) == 4
+
+
+def test_explored_lists_are_counted_and_are_no_measure_of_chosen_ones(told: Counted) -> None:
+    assert told.value("explored_total", result="deadline") == 1
+    names = ("list_distance_count", "author_share_count", "pool_distance_count")
+    before = [told.value(name) for name in names]
+    drawn = result(exploration=Exploration.DRAWN, generator="explore(0.1)", pool=lists()[:1])
+    told.metrics.made(made(drawn), ListName("shop", "drawn"), 0.0, 0.001, [])
+    assert told.value("explored_total", result="drawn") == 1
+    assert told.value("chosen_total", generator="explore(0.1)") == 1
+    assert [told.value(name) for name in names] == before
+    assert told.value("feature_count", feature="similarity:max") == 4
+    assert told.metrics.outcome(ListName("shop", "drawn"), 1.0)
+    assert told.value("inflation", generator="explore(0.1)", top="30", lists="1") == 2.0
+    assert told.metrics.status("", "", "").outcomes == 1  # of the chosen list
+
+
+def test_a_settled_list_of_unknown_worth_is_settled(told: Counted) -> None:
+    told.metrics.made(made(result()), ListName("shop", "again"), 0.0, 0.001, [])
+    assert told.metrics.outcome(ListName("shop", "again"), None)
+    assert not told.metrics.outcome(ListName("shop", "again"), 1.0)
+    assert told.value("outcome_utility_count", generator="greedy", top="30", lists="2") == 1
+
+
+def test_every_fate_of_a_logged_list_is_counted(told: Counted) -> None:
+    assert [told.value("log_lists_total", fate=fate.value) for fate in Fate] == [1] * len(Fate)
+    assert (told.value("log_waiting"), told.value("log_queued")) == (0, 0)
 
 
 def test_inflation_is_predicted_by_realised_of_the_same_lists(told: Counted) -> None:

@@ -370,6 +370,10 @@ def test_outcomes_may_be_what_was_observed(app: App) -> None:
         ({"heads": {"engage": [1], "like": [1, 0]}}, "outcomes[2].heads", "[1, 2] differ"),
         ({"heads": {"engage": [1.5], "like": [1]}}, "outcomes[2].heads.engage", "1.5 is not from 0 to 1"),
         ({}, "outcomes[2]", "either utility or heads"),
+        ({"heads": {f"h{at}": [] for at in range(300)}}, "outcomes[2].heads", "of length <= 256"),
+        ({"heads": {f"h{at}": [] for at in range(200)}}, "outcomes[2].heads", "(200 names) are not the"),
+        ({"heads": {"h" * 300: []}}, "outcomes[2].heads", "of length <= 256"),
+        ({"x" * 100_000: 1}, "outcomes[2]", "characters)"),
         ({"utility": 1e308}, "outcomes[2].utility", "1000000000000"),
         ({"utility": 1.0, "heads": {}}, "outcomes[2]", "either utility or heads"),
     ]
@@ -378,9 +382,24 @@ def test_outcomes_may_be_what_was_observed(app: App) -> None:
         error = error_of(app.call("POST", "/v1/slate/outcomes", body), 422, "request")
         assert error["field"] == field
         assert part in error["message"]
+        assert len(error["message"]) < 500
     assert realised_sum(app) == before  # nothing of a wrong request counts
     assert app.post("/v1/slate/outcomes", {"outcomes": told}) == {"matched": 2, "unknown": 0}
     assert realised_sum(app) - before == pytest.approx(4.0)
+
+
+def test_outcomes_are_not_longer_than_their_list(app: App) -> None:
+    made = app.post("/v1/slate", asked(mode="on"), headers={"x-request-id": "long"})
+    positions = len(made["items"])
+    for length, status in ((positions + 1, 422), (500, 422), (positions, 200)):
+        seen = {"engage": [1] * length, "like": [0] * length}
+        answer = app.call("POST", "/v1/slate/outcomes", {"outcomes": [{"request_id": "long", "heads": seen}]})
+        assert answer.status_code == status
+        if status == 422:
+            error = error_of(answer, 422, "request")
+            assert error["field"] == "outcomes[0].heads"
+            assert f"{length} positions, the list had {positions}" in error["message"]
+    assert answer.json() == {"matched": 1, "unknown": 0}
 
 
 def realised_sum(app: App) -> float:

@@ -22,7 +22,7 @@ GROUP = Group("m", "beam4", "3-4")
 
 def told(watch: InflationWatch, predicted: float, realised: float, times: int, group: Group = GROUP) -> None:
     for at in range(times):
-        watch.promise(ListName("shop", f"{group}{at}"), group, predicted)
+        watch.promise(ListName("shop", f"{group}{at}"), group, predicted, 5)
         assert watch.outcome(ListName("shop", f"{group}{at}"), realised) == (group, predicted)
 
 
@@ -74,7 +74,9 @@ def test_only_the_last_promises_are_remembered(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "REMEMBERED", 2)
     watch = InflationWatch()
     for name in ("a", "b", "c"):
-        watch.promise(ListName("shop", name), GROUP, 1.0)
+        watch.promise(ListName("shop", name), GROUP, 1.0, 5)
+    assert watch.positions(ListName("shop", "c")) == 5
+    assert watch.positions(ListName("other", "c")) is None
     assert watch.outcome(ListName("other", "c"), 1.0) is None  # not its list
     asked = [ListName("shop", name) for name in ("a", "b", "c", "c")]
     assert [watch.outcome(name, 1.0) is not None for name in asked] == [

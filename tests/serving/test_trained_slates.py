@@ -17,9 +17,10 @@ from relaygr.config.settings import Config
 from relaygr.config.slate import SlateConfig
 from relaygr.core.errors import ConfigError
 from relaygr.engine.slate.opening import open_slates
+from relaygr.listwise.folds import Part, Split
 from relaygr.listwise.generators.one_shot import OneShot, OneShotConfig
 from relaygr.listwise.pool import Head
-from relaygr.listwise.step import HeadSpec
+from relaygr.listwise.step import HeadSpec, StepModel
 from relaygr.training.slate.world import HEADS
 
 
@@ -71,7 +72,7 @@ def test_the_settings_load_as_they_are(trained: Path) -> None:
     assert "one_shot" in slates.generators
 
 
-def test_settings_that_do_not_fit_are_named(trained: Path) -> None:
+def test_settings_that_do_not_fit_are_named(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"slate\.evaluator.*conformal"):
         configured(trained, evaluator="", choice="conformal")
     with pytest.raises(ConfigError, match=r"slate\.step"):
@@ -79,6 +80,15 @@ def test_settings_that_do_not_fit_are_named(trained: Path) -> None:
     with pytest.raises(ConfigError, match=r"slate\.evaluator: .*nowhere"):
         open_slates(configured(trained, evaluator="nowhere").slate, HEADS)
     changed = configured(trained, evaluator=str(trained / "evaluator")).slate
+    judging = configured(trained, evaluator=str(trained / "judge")).slate
+    with pytest.raises(ConfigError, match=r"slate\.evaluator: .*judge: fold: is that of a judge"):
+        open_slates(judging, HEADS)
+    for setting, load in (("step", StepModel.load), ("one_shot", OneShot.load)):
+        model: Any = load(trained / setting)
+        config = msgspec.structs.replace(model.config, fold=Split().fold(Part.JUDGE))
+        type(model)(config, model.tensors).save(tmp_path / setting)
+        with pytest.raises(ConfigError, match=rf"slate\.{setting}: .*is that of a judge"):
+            open_slates(configured(trained, **{setting: str(tmp_path / setting)}).slate, HEADS)
     with pytest.raises(ConfigError, match="heads"):
         open_slates(changed, (Head("watch"), Head("like")))
 

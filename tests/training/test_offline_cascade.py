@@ -12,6 +12,7 @@ from relaygr.core.errors import ConfigError
 from relaygr.training.slate.offline import reference
 from relaygr.training.slate.offline.cascade import (
     LEAST_ESS,
+    Doubt,
     Estimator,
     ModelSteps,
     Steps,
@@ -185,3 +186,27 @@ def test_requests_of_one_user_are_drawn_together() -> None:
     for one, ten in zip(once, tenfold, strict=True):
         assert one.low == pytest.approx(ten.low)
         assert one.high == pytest.approx(ten.high)
+
+
+def test_weights_of_wrong_propensities_estimate_nothing() -> None:
+    """Equal weights have the largest effective size there is, whatever is wrong with them."""
+    N, L = 1000, 2
+    for each, doubt in (
+        (0.0, None),
+        (-1.0, None),
+        (-5.0, Doubt.MEAN),
+        (5.0, Doubt.MEAN),
+        (-700.0, Doubt.WEIGHTS),
+    ):
+        steps = Steps(
+            users=np.arange(N),
+            consumed=np.full(N, L),
+            reward=np.ones((N, L)),
+            log_logging=np.full((N, L), each),
+            log_target=np.zeros((N, L)),
+        )
+        found = [*estimate("x", steps, (1,)), *replay("x", steps, np.full(N, L), (1,))]
+        assert [one.doubt for one in found] == [doubt, doubt]
+        assert [one.estimable for one in found] == [doubt is None] * 2
+        assert all(one.ess == pytest.approx(N) for one in found)
+        assert all(np.isfinite(one.mean_weight) for one in found)

@@ -124,16 +124,17 @@ def _judged(quality: JudgeQuality) -> list[str]:
 
 
 def _estimates(estimates: tuple[Estimate, ...]) -> Table:
-    title = f"\noff-policy estimates of the first positions; not estimable below ESS {LEAST_ESS:g}"
+    title = f"\noff-policy estimates of the first positions; not estimable below ESS {LEAST_ESS:g} and where"
+    title += " weights are too large or their mean is far from 1"
     table = _table(title, "policy", "estimator", "first", "utility", "ESS", "mean weight")
     deepest = max(one.depth for one in estimates)
     for one in estimates:
         if one.depth not in (*_SHOWN_DEPTHS, deepest):
             continue
-        cell = "not estimable"
+        cell = f"not estimable: {one.doubt}" if one.doubt is not None else ""
         if one.mean is not None:
             cell = f"{one.mean:.3f} [{one.low:.3f}, {one.high:.3f}]"
-        row = (escape(cell), f"{one.ess:,.0f}", f"{one.mean_weight:.2f}")
+        row = (escape(cell), f"{one.ess:,.0f}", f"{one.mean_weight:.3g}")
         table.add_row(escape(one.policy), one.estimator.value, f"{one.depth}", *row)
     return table
 

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from relaygr.config.limits import Range
 from relaygr.config.paths import check_folder
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.listwise.items import read_items
 from relaygr.listwise.value import load_value
 from relaygr.training.slate.fit import StepTraining
-from relaygr.training.slate.pipeline import SETTINGS, SlateReport, SlateTraining, settings_text, train_slate
+from relaygr.training.slate.pipeline import (
+    SETTINGS,
+    WRITTEN,
+    SlateReport,
+    SlateTraining,
+    settings_text,
+    train_slate,
+)
 from relaygr.training.slate.read_log import read_log
-from relaygr.training.slate.simulated import ITEMS, LOGS, VALUE_FILE, write_world
+from relaygr.training.slate.replaced import check_not_inside, replaced
+from relaygr.training.slate.simulated import ITEMS, LOGS, MOST_LISTS, VALUE_FILE, write_world
 from relaygr.training.slate.world import World, WorldConfig
+
+
+class Source(NamedTuple):
+    """What is read."""
+
+    logs: Path
+    items: Path | None
+    value: Path
 
 
 def slate(
@@ -29,7 +46,7 @@ def slate(
     value: Path | None = None,
     simulate: int | None = None,
     evaluator: Annotated[bool, Parameter(negative="")] = False,
-    members: int = 5,
+    members: int | None = None,
     grid: Annotated[bool, Parameter(negative="")] = False,
     one_shot: Annotated[bool, Parameter(negative="")] = False,
     watch_head: str | None = None,
@@ -43,7 +60,7 @@ def slate(
     ----------
     out: Path
         Folder: step/, with the options evaluator/, judge/ and one_shot/, train_report.json, and slate.toml,
-        the settings of a server that loads them.
+        the settings of a server that loads them. They replace those of an earlier training all at once.
     logs: Path | None
         Folder of logged lists: log.json and lists-N.jsonl.
     items: Path | None
@@ -55,10 +72,10 @@ def slate(
     evaluator: bool
         Also train an ensemble that values whole lists, and an independent judge; the ensemble goes into
         slate.toml if the judge says that it chooses better lists than the step model.
-    members: int
-        Of that ensemble.
+    members: int | None
+        Of that ensemble (5), with --evaluator.
     grid: bool
-        Items further down change what is above them: the evaluator reads the whole list.
+        Items further down change what is above them: the evaluator reads the whole list; with --evaluator.
     one_shot: bool
         Also distil the generator of that name; needs logged candidates.
     watch_head: str | None
@@ -74,41 +91,58 @@ def slate(
     check_folder("--out", out)
     if (simulate is None) == (logs is None):
         raise ConfigError("--logs", "or --simulate is needed, and not both")
-    console = Console()
+    for name, given in (("--members", members is not None), ("--grid", grid)):
+        if given and not evaluator:
+            raise ConfigError(name, "goes with --evaluator, which is not given")
     if simulate is not None:
-        if simulate < 1:
-            raise ConfigError("--simulate", f"{simulate} lists, at least 1 is needed")
-        if items is not None or value is not None:
-            raise ConfigError("--simulate", "makes items and value function of its own")
-        write_world(out, World(WorldConfig(seed=seed)), simulate, seed)
-        logs, items, value = out / LOGS, out / ITEMS, out / VALUE_FILE
-    assert logs is not None
-    if value is None:
+        Range(1, MOST_LISTS).check("--simulate", simulate)
+        for name, path in (("--items", items), ("--value", value)):
+            if path is not None:
+                raise ConfigError(name, "goes with --logs, not with --simulate, which makes its own")
+    elif value is None:
         raise ConfigError("--value", "is needed with --logs")
-    log = read_log(logs, None if items is None else read_items(items))
+    for name, path in (("--logs", logs), ("--items", items), ("--value", value)):
+        check_not_inside(name, path, out)
     options = SlateTraining(
         watch_head=watch_head,
         evaluator=evaluator,
-        members=members,
+        members=SlateTraining().members if members is None else members,
         causal=not grid,
         one_shot=one_shot,
         step=StepTraining(position_control=position_control, allow_unexplored=allow_unexplored),
         seed=seed,
     )
+    names = WRITTEN if simulate is None else (*WRITTEN, LOGS, ITEMS, VALUE_FILE)
+    with replaced(out, names) as fresh:
+        named = out.absolute()
+        if simulate is not None:
+            write_world(fresh, World(WorldConfig(seed=seed)), simulate, seed)
+            source = Source(fresh / LOGS, fresh / ITEMS, fresh / VALUE_FILE)
+            later = Source(named / LOGS, named / ITEMS, named / VALUE_FILE)
+        else:
+            assert logs is not None
+            assert value is not None
+            source = Source(logs, items, value)
+            later = Source(logs, None if items is None else items.absolute(), value.absolute())
+        report = _train(source, fresh, options)
+        text = settings_text(named, later.value, later.items, report)
+        try:
+            (fresh / SETTINGS).write_text(text)
+        except OSError as error:
+            raise BackendError(f"cannot write {out / SETTINGS}: {error.strerror or error}") from error
+    _tell(Console(), report, out)
+
+
+def _train(source: Source, folder: Path, options: SlateTraining) -> SlateReport:
+    log = read_log(source.logs, None if source.items is None else read_items(source.items))
     errors = Console(stderr=True)
-    report = train_slate(
+    return train_slate(
         log,
-        load_value(value, log.logs.heads),
-        out,
+        load_value(source.value, log.logs.heads),
+        folder,
         options,
         lambda what: errors.print(f"training: {what}", markup=False),
     )
-    text = settings_text(out.resolve(), value.resolve(), None if items is None else items.resolve(), report)
-    try:
-        (out / SETTINGS).write_text(text)
-    except OSError as error:
-        raise BackendError(f"cannot write {out / SETTINGS}: {error.strerror or error}") from error
-    _tell(console, report, out)
 
 
 def _tell(console: Console, report: SlateReport, out: Path) -> None:
@@ -132,6 +166,8 @@ def _tell(console: Console, report: SlateReport, out: Path) -> None:
         console.print(_judged(report))
         said = "better than" if report.better else "not better than"
         console.print(f"trained evaluator: {said} the step model, says the judge", soft_wrap=True)
+    if report.unjudged:
+        console.print(escape(f"trained evaluator: not judged: {report.unjudged}"), soft_wrap=True)
     versions = ", ".join(f"{name} {each[:8]}" for name, each in report.versions.items())
     console.print(escape(f"{versions}; settings of a server: {out / SETTINGS}"), soft_wrap=True)
 

@@ -44,6 +44,7 @@ class SlateBody(Sent, kw_only=True, omit_defaults=True):
     allow_short: bool = True
     seed: int | None = None
     explain: bool = True
+    allow_explore: bool = True
     query_time: int | list[int] | None = None
     history: History | None = None
 
@@ -82,12 +83,16 @@ class SlateTerms(Answer, frozen=True, kw_only=True):
 
 
 class SlatePick(Answer, frozen=True, kw_only=True):
-    """One position: the item, its place among the candidates, its value without context, and its terms."""
+    """One position: the item, its place among the candidates, its value without context, and its terms.
+
+    `log_propensity` is that of the pick behind those before it, where the list was drawn at random.
+    """
 
     item: int
     candidate: int
     pointwise: float
     terms: SlateTerms | None = None
+    log_propensity: float | None = None
 
 
 class SlateList(Answer, frozen=True, kw_only=True):
@@ -130,6 +135,7 @@ class Slate(Placed, frozen=True, kw_only=True):
         stage_ms: of the list layer; queue_ms, compute_ms: of the ranking, with `path` and tokens as in
             `Ranking`.
         generated: the candidates, where the server made them.
+        explored: the list was drawn at random and not chosen.
     """
 
     user: str
@@ -164,6 +170,7 @@ class Slate(Placed, frozen=True, kw_only=True):
     error: str = ""
     shadow: ShadowList | None = None
     generated: list[int] | None = None
+    explored: bool = False
 
 
 def shown(
@@ -202,6 +209,7 @@ def slate(
     allow_short: bool,
     seed: int | None,
     explain: bool,
+    allow_explore: bool,
     query_time: int | Ints | None,
     history: History | None,
     deadline_ms: float | None,
@@ -224,6 +232,7 @@ def slate(
         allow_short=allow_short,
         seed=seed,
         explain=explain,
+        allow_explore=allow_explore,
         query_time=query_time,
         history=history,
         deadline_ms=deadline_ms,

@@ -12,8 +12,8 @@ class SlateCounts:
     """Counters that any thread may add to; read them with `snapshot`.
 
     Keys are (what, which): `mode`, `generator` (of returned lists), `fallback` (by reason), `relaxed` (by
-    rule), `stage` (last one finished); with an empty second part `timeout`, `unrestricted` and
-    `lookahead_budget`.
+    rule), `stage` (last one finished), `exploration` (what became of it); with an empty second part
+    `timeout`, `unrestricted` and `lookahead_budget`.
     """
 
     def __init__(self) -> None:
@@ -28,6 +28,8 @@ class SlateCounts:
             counts["stage", result.stage_reached.value] += 1
             if result.fallback_reason is not None:
                 counts["fallback", result.fallback_reason.value] += 1
+            if result.exploration is not None:
+                counts["exploration", result.exploration.value] += 1
             for each in result.relaxations:
                 counts["relaxed", each.rule] += 1
             counts["lookahead_budget", ""] += result.lookahead_budget

@@ -75,6 +75,18 @@ class Lineage(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
 
+def check_role(fold: Fold | None, wanted: str) -> None:
+    """Refuse a judge where what proposes or selects lists is wanted.
+
+    Raises:
+        ConfigError: the fold is a judge's.
+    """
+    if fold is not None and fold.part is Part.JUDGE:
+        raise ConfigError(
+            "fold", f"is that of a judge, which has to stay apart from what makes lists; wanted {wanted}"
+        )
+
+
 def check_judge(judge: Lineage, selectors: Sequence[Lineage]) -> None:
     """Refuse a judge that is not independent of what selected or proposed the lists.
 

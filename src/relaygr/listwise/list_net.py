@@ -35,7 +35,7 @@ from relaygr.listwise.choose import Conformal
 from relaygr.listwise.features import FeatureTable
 from relaygr.listwise.folds import Fold, Lineage
 from relaygr.listwise.pool import Head, HeadKind, sigmoid
-from relaygr.listwise.step import DEFAULT_WINDOW, HeadSpec
+from relaygr.listwise.step import DEFAULT_WINDOW, MAX_WINDOW, HeadSpec
 
 NAME = "evaluator"
 FORMAT_VERSION = 1
@@ -279,6 +279,8 @@ def _check_config(config: ListNetConfig) -> None:
     for name, least in (("window", 1), ("width", 1), ("blocks", 0), ("attention_heads", 1), ("members", 1)):
         if getattr(config, name) < least:
             raise ConfigError(name, f"{getattr(config, name)} is below {least}")
+    if config.window > MAX_WINDOW:
+        raise ConfigError("window", f"{config.window} is above {MAX_WINDOW}")
     if config.arch is Arch.ATTENTION and config.width % config.attention_heads:
         raise ConfigError(
             "attention_heads", f"width {config.width} is no multiple of {config.attention_heads}"

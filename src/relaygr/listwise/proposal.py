@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from relaygr.core.clock import Clock
-from relaygr.listwise.arrays import Int32
+from relaygr.listwise.arrays import Float64, Int32
 from relaygr.listwise.errors import SlateDeadlineError
 
 if TYPE_CHECKING:
@@ -23,12 +23,14 @@ class Proposal:
         generator: who proposed it.
         log_propensity: log-probability that a stochastic generator draws this list; None for the others.
         exact: False if the list is from a rescue search and not from the generator's own rule.
+        steps: float64 [length], the parts of `log_propensity`: of each pick behind those before it.
     """
 
     picks: Int32
     generator: str
     log_propensity: float | None = None
     exact: bool = True
+    steps: Float64 | None = None
 
 
 class Budget:

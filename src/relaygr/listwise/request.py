@@ -35,6 +35,7 @@ class SlateAsk:
         mode: overrides the server's mode; None keeps it.
         unrestricted: give up the trust region; logged.
         allow_short: return a shorter list if the rules leave no full one.
+        explore: what decides whether this request explores, and what it draws by; empty for never.
 
     Raises:
         RequestError: naming the field, the value and the limit.
@@ -50,6 +51,7 @@ class SlateAsk:
     mode: Mode | None = None
     unrestricted: bool = False
     allow_short: bool = True
+    explore: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.length, int) or not 1 <= self.length <= MAX_LENGTH:

@@ -33,6 +33,15 @@ class Reason(StrEnum):
     ERROR = "error"
 
 
+class Exploration(StrEnum):
+    """What became of a request that was to explore."""
+
+    DRAWN = "drawn"  # the list was drawn at random
+    RESCUED = "rescued"  # the draw met a dead end, so that it has no propensity; the list was chosen
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
 @dataclass(frozen=True, slots=True)
 class Versions:
     """What made a list; `step` and `evaluator` are empty where no list model was called."""
@@ -81,6 +90,8 @@ class SlateResult:
         context: mean of each feature of the step model over the picks, for watching its drift.
         pool: the lists that competed.
         shadow: what mode `on` would have returned; in mode `shadow` only.
+        exploration: what became of it where the request was to explore; None for all others.
+        log_propensities: of each pick behind those before it, of a list that was drawn to explore.
     """
 
     request_id: str
@@ -104,3 +115,10 @@ class SlateResult:
     context: Mapping[str, float] = field(default_factory=dict)
     pool: tuple[Candidate, ...] = ()
     shadow: SlateResult | None = None
+    exploration: Exploration | None = None
+    log_propensities: tuple[float, ...] = ()
+
+    @property
+    def explored(self) -> bool:
+        """Whether the list was drawn at random and not chosen."""
+        return self.exploration is Exploration.DRAWN

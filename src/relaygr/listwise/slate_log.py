@@ -6,6 +6,7 @@ Attributes and vectors of items are not in it: they come from the item table tha
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from relaygr.core.errors import BackendError, ConfigError
-from relaygr.listwise.pool import Head, Pool
+from relaygr.core.excerpt import excerpt
+from relaygr.listwise.log_check import MAX_EARLIER, check_numbers, repeated_key
+from relaygr.listwise.log_files import LogFiles, log_files
+from relaygr.listwise.pool import Head, Pool, Shown
 from relaygr.listwise.request import MAX_LENGTH, SlateAsk
 from relaygr.listwise.result import SlateResult
 from relaygr.listwise.step import HeadSpec
@@ -26,8 +31,12 @@ _HEADER = "log.json"
 _FILE_BYTES = 64 << 20
 _FILES = 64
 _WAITING = 10_000
+_HEADER_BYTES = 1 << 20
+LINE_BYTES = 64 << 20
+MAX_HEADS = 256
 
 Count = Annotated[int, Meta(ge=0)]
+Text = Annotated[str, Meta(max_length=256)]
 Row = tuple[float, ...]
 
 
@@ -45,11 +54,26 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     outputs: tuple[Row, ...]
 
 
+class Drawn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a list was drawn at random: by Plackett-Luce within the trust region.
+
+    Attributes:
+        temperature: of the values of the region on the scale 0..1.
+        top: candidates by pointwise rank that the trust region holds.
+        seed: that requests and lists were drawn by.
+    """
+
+    temperature: float
+    top: int
+    seed: int = 0
+
+
 class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One list.
 
     Attributes:
         user: as sent to the server.
+        tenant: whose user; empty for the default one.
         request: id of the request.
         items, outputs: what was shown, first position first, and what the ranker said of it [L, K].
         asked: positions that had been asked for.
@@ -58,16 +82,18 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         more: whether the user asked for the next page.
         log_propensity: log-probability of each pick behind those before it; empty if the choice was not
             random.
+        drawn: how it was random, where a server drew it.
         generator: whose list it was.
         candidates: all that could have been shown; null if that was not kept.
-        earlier: items of earlier pages of the feed, oldest first; earlier_watch: the sum of what was observed
-            of the watch head there.
+        earlier: items of earlier pages of the feed, oldest first, at most `MAX_EARLIER`; earlier_watch: the
+            sum of what was observed of the watch head there.
         surface, page, session, slots: as for `LoggedLists`.
         versions: value function, rules, step model and evaluator that served.
         seed: what stochastic generators drew by.
     """
 
-    user: str
+    user: Text
+    tenant: Text = ""
     request: str = ""
     items: Annotated[tuple[int, ...], Meta(min_length=1, max_length=MAX_LENGTH)]
     outputs: tuple[Row, ...]
@@ -76,7 +102,8 @@ class SlateRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     labels: tuple[tuple[float | None, ...], ...]
     more: bool = False
     log_propensity: tuple[float, ...] = ()
-    generator: str = "logged"
+    drawn: Drawn | None = None
+    generator: Text = "logged"
     candidates: Offered | None = None
     earlier: tuple[int, ...] = ()
     earlier_watch: float = 0.0
@@ -100,8 +127,8 @@ class Feedback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class SlateLog:
     """Writes records, and joins served lists with what came of them. Threads may share it.
 
-    Old files are deleted when there are more than `files`; lists that wait for feedback longest are
-    forgotten when more than `waiting` do.
+    The oldest files are deleted when there is more than `files` full ones hold; lists that wait for feedback
+    longest are forgotten when more than `waiting` do.
 
     Raises:
         ConfigError: the folder holds a log of other heads.
@@ -120,22 +147,11 @@ class SlateLog:
         for name, number in (("file_bytes", file_bytes), ("files", files), ("waiting", waiting)):
             if number < 1:
                 raise ConfigError(name, f"{number} is below 1")
-        self._folder, self._file_bytes, self._files, self._limit = folder, file_bytes, files, waiting
+        self._limit = waiting
         self._lock, self._waiting = threading.Lock(), OrderedDict[str, SlateRecord]()
         self.written = self.forgotten = 0
-        header = LogHeader(heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads))
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            if (folder / _HEADER).exists():
-                found = read_header(folder)
-                if found != header:
-                    raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
-            else:
-                (folder / _HEADER).write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
-        except OSError as error:
-            raise BackendError(f"cannot write {folder}: {error.strerror or error}") from error
-        names = [int(path.stem.removeprefix("lists-")) for path in log_files(folder)]
-        self._number = max(names, default=0) + 1
+        self._files = open_files(folder, heads, file_bytes, (files + 1) * file_bytes)
+        self._heads = tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads)
 
     def served(
         self,
@@ -159,7 +175,7 @@ class SlateLog:
         """Write the list that it belongs to; False if none waits.
 
         Raises:
-            ConfigError: more was consumed than shown, or labels are of another shape.
+            ConfigError: more was consumed than shown, or labels are of another shape or out of range.
         """
         with self._lock:
             record = self._waiting.get(given.request)
@@ -169,6 +185,7 @@ class SlateLog:
                 record, consumed=given.consumed, labels=given.labels, more=given.more
             )
             check_record(full, len(record.outputs[0]))
+            check_numbers(full, self._heads)
             del self._waiting[given.request]
             self._append([full])
         return True
@@ -179,18 +196,33 @@ class SlateLog:
             self._append(records)
 
     def _append(self, records: Sequence[SlateRecord]) -> None:
-        path = self._folder / f"lists-{self._number}.jsonl"
-        try:
-            with path.open("ab") as file:
-                file.writelines(msgspec.json.encode(one) + b"\n" for one in records)
-                size = file.tell()
-            if size >= self._file_bytes:
-                self._number += 1
-                for old in log_files(self._folder)[: -self._files]:
-                    old.unlink(missing_ok=True)
-        except OSError as error:
-            raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+        self._files.append([msgspec.json.encode(one) + b"\n" for one in records])
         self.written += len(records)
+
+
+def open_files(folder: Path, heads: Sequence[Head], file_bytes: int, total_bytes: int) -> LogFiles:
+    """The files of a log of these heads, made if it is not there.
+
+    Raises:
+        ConfigError: the folder holds a log of other heads.
+        BackendError: the file system refuses.
+    """
+    files = LogFiles(folder, file_bytes, total_bytes)
+    path = folder / _HEADER
+    header = LogHeader(heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads))
+    if path.exists():
+        found = read_header(folder)
+        if found != header:
+            raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
+        return files
+    # Another process may open the same folder.
+    temporary = path.with_name(f"{_HEADER}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+    return files
 
 
 def record_of(
@@ -205,7 +237,8 @@ def record_of(
 
     Args:
         log_propensity: of each pick, where the list itself was drawn. That of a proposal is none: which
-            list is shown depends on what it was compared with.
+            list is shown depends on what it was compared with. By default that of a list that was drawn to
+            explore.
     """
     shown, versions = ask.shown, result.versions
     return SlateRecord(
@@ -216,17 +249,24 @@ def record_of(
         asked=ask.length,
         consumed=0,
         labels=(),
-        log_propensity=tuple(log_propensity),
+        log_propensity=tuple(log_propensity) or result.log_propensities,
         generator=result.generator,
         candidates=Offered(items=tuple(pool.ids.tolist()), outputs=tuple(map(tuple, pool.outputs.tolist()))),
         earlier=() if shown is None else tuple(shown.ids.tolist()),
-        earlier_watch=0.0 if shown is None or shown.watch is None else float(shown.watch.sum()),
+        earlier_watch=_watched(shown),
         page=0 if shown is None else shown.page,
         session=ask.consumed,
         slots=tuple(ask.slots),
         versions=(versions.value, versions.rules, versions.step, versions.evaluator),
         seed=seed,
     )
+
+
+def _watched(shown: Shown | None) -> float:
+    if shown is None or shown.watch is None:
+        return 0.0
+    with np.errstate(over="ignore"):  # a sum that is not finite is refused with the record
+        return float(shown.watch.sum())
 
 
 def check_record(record: SlateRecord, heads: int) -> None:
@@ -237,10 +277,14 @@ def check_record(record: SlateRecord, heads: int) -> None:
     for name, rows, wanted in (("outputs", record.outputs, L), ("labels", record.labels, record.consumed)):
         if len(rows) != wanted or any(len(row) != heads for row in rows):
             raise ConfigError(name, f"{len(rows)} rows, wanted {wanted} of {heads} heads")
-    for name in ("log_propensity", "slots"):
-        found = getattr(record, name)
-        if found and len(found) < L:
-            raise ConfigError(name, f"{len(found)} numbers, wanted {L}")
+    if record.asked < L:
+        raise ConfigError("items", f"{L} were shown, {record.asked} had been asked for")
+    if record.log_propensity and len(record.log_propensity) != L:
+        raise ConfigError("log_propensity", f"{len(record.log_propensity)} numbers, wanted {L}")
+    if record.slots and not L <= len(record.slots) <= record.asked:
+        raise ConfigError("slots", f"{len(record.slots)} numbers, wanted {L}..{record.asked}")
+    if len(record.earlier) > MAX_EARLIER:
+        raise ConfigError("earlier", f"{len(record.earlier)} items, limit {MAX_EARLIER}")
     if record.more and record.consumed < L:
         raise ConfigError("more", f"a next page follows a list of {L} that was left after {record.consumed}")
     offered = record.candidates
@@ -251,46 +295,70 @@ def check_record(record: SlateRecord, heads: int) -> None:
             raise ConfigError("items", "hold one that is not among the candidates")
 
 
-def log_files(folder: Path) -> list[Path]:
-    """The files of a log, oldest first."""
-    found = [path for path in folder.glob("lists-*.jsonl") if path.stem.removeprefix("lists-").isdecimal()]
-    return sorted(found, key=lambda path: int(path.stem.removeprefix("lists-")))
-
-
 def read_header(folder: Path) -> LogHeader:
     """The heads of a log. Raises ConfigError naming the file."""
     path = folder / _HEADER
     try:
-        header = msgspec.json.decode(path.read_bytes(), type=LogHeader)
+        with path.open("rb") as stream:
+            data = stream.read(_HEADER_BYTES + 1)
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+    if len(data) > _HEADER_BYTES:
+        raise ConfigError(str(path), f"has more than {_HEADER_BYTES} bytes")
+    try:
+        header = msgspec.json.decode(data, type=LogHeader)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(str(path), f"is no header of a log: {error}") from error
+        raise ConfigError(str(path), f"is no header of a log: {excerpt(str(error))}") from error
     if header.format_version != FORMAT_VERSION:
         raise ConfigError(
             str(path), f"format_version is {header.format_version}, this release reads {FORMAT_VERSION}"
         )
+    names = [head.name for head in header.heads]
+    if not 1 <= len(names) <= MAX_HEADS or len(set(names)) < len(names) or not all(names):
+        told = excerpt(", ".join(map(repr, names)))
+        raise ConfigError(str(path), f"heads: [{told}] are not 1..{MAX_HEADS} distinct names")
+    _check_keys(str(path), data)
     return header
 
 
 def read_records(folder: Path) -> Iterator[SlateRecord]:
     """All records, oldest first.
 
-    A last line without its end, as a kill leaves it, is passed over.
+    What a kill left of a last line is passed over; a last line that lacks its end alone is read.
 
     Raises:
-        ConfigError: naming file and line.
+        ConfigError: naming file, line, field, value and limit.
     """
-    heads, decoder = len(read_header(folder).heads), msgspec.json.Decoder(SlateRecord)
+    heads, decoder = read_header(folder).heads, msgspec.json.Decoder(SlateRecord)
     for path in log_files(folder):
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
-        for number, line in enumerate(data.split(b"\n")[:-1], 1):
+        for number, line in enumerate(_lines(path), 1):
+            place = f"{path}:{number}"
+            if len(line) > LINE_BYTES:
+                raise ConfigError(place, f"has more than {LINE_BYTES} bytes")
             try:
                 record = decoder.decode(line)
-                check_record(record, heads)
-            except (msgspec.DecodeError, RecursionError, ConfigError) as error:
-                raise ConfigError(f"{path}:{number}", str(error)) from error
+                check_record(record, len(heads))
+                check_numbers(record, heads)
+            except (msgspec.ValidationError, RecursionError, ConfigError) as error:
+                raise ConfigError(place, excerpt(str(error))) from error
+            except msgspec.DecodeError as error:
+                if not line.endswith(b"\n"):
+                    continue
+                raise ConfigError(place, excerpt(str(error))) from error
+            _check_keys(place, line)
             yield record
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as stream:
+            while line := stream.readline(LINE_BYTES + 1):
+                yield line
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+
+
+def _check_keys(place: str, data: bytes) -> None:
+    twice = repeated_key(data)
+    if twice is not None:
+        raise ConfigError(place, f"{twice!r} stands twice in one object")

@@ -22,6 +22,7 @@ from relaygr.listwise.counts import SlateCounts
 from relaygr.listwise.errors import BrokenRuleError, InfeasibleError, SlateDeadlineError, SlateNanError
 from relaygr.listwise.evaluate import Evaluator, Rescore
 from relaygr.listwise.explain import Explanation, explain
+from relaygr.listwise.explore import Explorer
 from relaygr.listwise.features import Kind
 from relaygr.listwise.generators.beam import Beam, BeamWithGreedy
 from relaygr.listwise.generators.mmr import Mmr
@@ -31,7 +32,7 @@ from relaygr.listwise.lists import ListModel
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.proposal import Budget, Generator, Proposal
 from relaygr.listwise.request import Mode, SlateAsk
-from relaygr.listwise.result import Candidate, Reason, SlateResult, Stage, Versions
+from relaygr.listwise.result import Candidate, Exploration, Reason, SlateResult, Stage, Versions
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.trust import Region, Trust
 from relaygr.listwise.value import ValueFunction
@@ -46,6 +47,7 @@ class _Course:
     reached: Stage = Stage.FALLBACK
     stage_ms: dict[str, float] = field(default_factory=dict)
     timed_out: bool = False
+    exploration: Exploration | None = None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -86,6 +88,7 @@ class Slates:
         clock: of deadlines and timings.
         joint_ms: with so much time left, greedy and the beam are one search, whose lists are the same as of
             two; None for never. Then greedy's list is not there before the beam's.
+        explorer: draws the lists of a share of the requests in mode `on`; None for none.
 
     Raises:
         ConfigError: step model and value function are of different heads; two generators have one name.
@@ -103,6 +106,7 @@ class Slates:
         mode: Mode = Mode.ON,
         clock: Clock | None = None,
         joint_ms: float | None = None,
+        explorer: Explorer | None = None,
     ) -> None:
         self.value, self.step = value, step
         if step is not None and step.value.version != value.version:
@@ -121,6 +125,7 @@ class Slates:
         self._fallback = Pointwise()
         self._choice, self._trust = choice or Choice(), trust or Trust()
         self._mode, self._clock = mode, clock or MonotonicClock()
+        self.explorer = explorer
         self.counts = SlateCounts()
 
     @property
@@ -149,7 +154,9 @@ class Slates:
         with course.stage(Stage.FALLBACK):
             scene = self._scene(ask, pool)
         chosen, reason, error = None, Reason.OFF, ""
-        if mode is not Mode.OFF:
+        if mode is Mode.ON:
+            chosen = self._explored(scene, course)
+        if mode is not Mode.OFF and chosen is None:
             chosen, reason, error = self._attempt(scene, course)
         result = self._result(scene, mode, course, chosen, reason, error)
         if mode is Mode.SHADOW:
@@ -193,6 +200,35 @@ class Slates:
         found = ask.rules.violations(scene.pool, picks, walk.length, ask.shown, walk.relaxations)
         if found:
             raise BrokenRuleError("; ".join(found))
+
+    def _explored(self, scene: Scene, course: _Course) -> _Chosen | None:
+        """A list that was drawn; None if none was wanted, or if `course.exploration` says what failed."""
+        explorer, ask, evaluator = self.explorer, scene.ask, self.evaluator
+        if explorer is None or evaluator is None or ask.unrestricted or not explorer.takes(ask.explore):
+            return None
+        try:
+            with course.stage("exploration"):
+                course.budget.check()
+                region = self._trust.region(scene)
+                drawn = explorer.draw(region.scene, course.budget)
+            if drawn is None:
+                course.exploration = Exploration.RESCUED
+                return None
+            ballot = Ballot(region.scene)
+            ballot.add([drawn])
+            with course.stage(Stage.EVALUATION):
+                course.budget.check()
+                ballot.evaluate(evaluator)
+            found = self._explained(region, ballot, 0, course)
+            self._check(scene, region.columns[drawn.picks].astype(np.int32))
+        except SlateDeadlineError:
+            course.exploration = Exploration.DEADLINE
+            return None
+        except Exception:  # noqa: BLE001 - the list is chosen then, and says what is wrong if that fails too
+            course.exploration = Exploration.ERROR
+            return None
+        course.exploration, course.reached = Exploration.DRAWN, Stage.EVALUATION
+        return found
 
     def _attempt(self, scene: Scene, course: _Course) -> tuple[_Chosen | None, Reason, str]:
         try:
@@ -241,6 +277,10 @@ class Slates:
         place = ballot.choose(self._choice)
         if course.timed_out:
             return _Chosen(region, ballot, place, None, {})
+        return self._explained(region, ballot, place, course)
+
+    def _explained(self, region: Region, ballot: Ballot, place: int, course: _Course) -> _Chosen:
+        assert self.step is not None
         with course.stage("explanation"):
             picks = ballot.proposals[place].picks
             values = self.step.of(region.scene, picks)
@@ -270,6 +310,8 @@ class Slates:
         pool = () if chosen is None else _candidates(chosen, self._choice)
         mine = None if chosen is None else pool[chosen.place]
         explanation = None if chosen is None else chosen.explanation
+        drawn = chosen is not None and course.exploration is Exploration.DRAWN
+        steps = chosen.proposal.steps if chosen is not None and drawn else None
         late = course.timed_out and mine is not None and chosen is not None and chosen.place == 0
         return SlateResult(
             request_id=ask.request_id,
@@ -293,6 +335,8 @@ class Slates:
             context={} if chosen is None else chosen.context,
             pool=pool,
             shadow=shadow,
+            exploration=course.exploration,
+            log_propensities=() if steps is None else tuple(steps.tolist()),
         )
 
 

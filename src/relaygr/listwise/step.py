@@ -38,6 +38,7 @@ NAME = "step"
 FORMAT_VERSION = 1
 MAX_HAZARD = 1.0 - 1e-6
 DEFAULT_WINDOW = 3
+MAX_WINDOW = 4096  # picks and shown items whose vectors are kept for each list
 DEFAULT_HIDDEN = 16
 
 
@@ -80,9 +81,12 @@ class StepConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def default_groups(
-    attributes: Sequence[str], similarity: bool = True, hidden: int = DEFAULT_HIDDEN
+    attributes: Sequence[str],
+    similarity: bool = True,
+    hidden: int = DEFAULT_HIDDEN,
+    watch: bool = False,
 ) -> tuple[Group, ...]:
-    """Similarity, one group an attribute, and the place in list and session."""
+    """Similarity, one group an attribute, what was watched so far, and the place in list and session."""
     groups = [
         Group(name=each, features=(f"count:{each}", f"recency:{each}"), hidden=hidden) for each in attributes
     ]
@@ -90,6 +94,8 @@ def default_groups(
         groups.insert(
             0, Group(name="similarity", features=("similarity:max", "similarity:mean"), hidden=hidden)
         )
+    if watch:
+        groups.append(Group(name="watch", features=("watch",), hidden=hidden))
     return (*groups, Group(name="place", features=("position", "session", "page"), hidden=hidden))
 
 
@@ -280,6 +286,8 @@ def _check_config(config: StepConfig) -> None:
     for name, least in (("window", 1), ("positions", 1), ("exit_hidden", 0)):
         if getattr(config, name) < least:
             raise ConfigError(name, f"{getattr(config, name)} is below {least}")
+    if config.window > MAX_WINDOW:
+        raise ConfigError("window", f"{config.window} is above {MAX_WINDOW}")
     watching = any("watch" in group.features for group in config.groups)
     if (watching or config.watch_head is not None) and config.watch_head not in names:
         raise ConfigError("watch_head", f"{config.watch_head!r} is none of {', '.join(names)}")

@@ -16,9 +16,12 @@ import msgspec
 import numpy as np
 
 from relaygr.core.errors import ConfigError
+from relaygr.core.excerpt import excerpt
 from relaygr.listwise.arrays import Float64
+from relaygr.listwise.log_check import repeated_key
 from relaygr.listwise.pool import Head, HeadKind
 
+MAX_BYTES = 1 << 20
 # What a regression head without `max` may reach: the largest float32, as outputs are of that type.
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -89,7 +92,9 @@ class ValueFunction:
             for number, factor in enumerate(term.factors):
                 path = f"terms[{at}].factors[{number}]"
                 if factor.head not in places:
-                    raise ConfigError(f"{path}.head", f"{factor.head!r} is none of {', '.join(places)}")
+                    raise ConfigError(
+                        f"{path}.head", f"{excerpt(repr(factor.head))} is none of {', '.join(places)}"
+                    )
                 bound *= _largest(path, factor, self.heads[places[factor.head]].kind)
             if not math.isfinite(bound):
                 raise ConfigError(f"terms[{at}]", "is not finite for some outputs of its heads")
@@ -104,6 +109,11 @@ class ValueFunction:
         plain = msgspec.convert(msgspec.to_builtins(document), ValueDocument)  # 180 and 180.0 are the same
         digest = hashlib.blake2b(msgspec.json.encode(plain), digest_size=4).hexdigest()
         self.version = f"{document.id}@{digest}"  # so that two documents of one id are told apart
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Heads that some term depends on."""
+        return frozenset(factor.head for term in self.document.terms for factor in term.factors)
 
     def __call__(self, natural: Float64) -> Float64:
         """Values [...] of probabilities and values of the heads, float64 [K, ...]."""
@@ -140,18 +150,25 @@ def load_value(path: Path, heads: Sequence[Head]) -> ValueFunction:
         ConfigError: the file cannot be read or is no document, or as `ValueFunction`.
     """
     try:
-        data = path.read_bytes()
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror or error}") from error
+    if len(data) > MAX_BYTES:
+        raise ConfigError(str(path), f"has more than {MAX_BYTES} bytes")
     return ValueFunction(parse_value(data, str(path)), heads)
 
 
 def parse_value(data: bytes, name: str = "") -> ValueDocument:
     """A document from JSON. Raises ConfigError naming the key."""
     try:
-        return msgspec.json.decode(data, type=ValueDocument)
+        found = msgspec.json.decode(data, type=ValueDocument)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise ConfigError(name, f"is not a value function: {error}") from error
+        raise ConfigError(name, f"is not a value function: {excerpt(str(error))}") from error
+    twice = repeated_key(data)
+    if twice is not None:
+        raise ConfigError(name, f"is not a value function: {twice!r} stands twice in one object")
+    return found
 
 
 def _apply(factor: Factor, head: Float64) -> Float64:

@@ -17,6 +17,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from relaygr.core.errors import RelayError
+from relaygr.core.excerpt import excerpt
 from relaygr.serving.errors import HttpError, Problem
 
 JSON = b"application/json"
@@ -26,6 +27,8 @@ TIMINGS = "relaygr.timings"
 ERROR = "relaygr.error"
 MESSAGE = "relaygr.message"
 
+# A message of msgspec, and the place of what is wrong.
+_PLACE = re.compile(r"(.*) - at (?:`key` in )?`\$([^`]*)`", re.DOTALL)
 _Body = TypeVar("_Body")
 _GIVEN_ID = re.compile(r"[!-~]{1,128}")
 _encoder = msgspec.json.Encoder()
@@ -155,12 +158,15 @@ def decode(decoder: msgspec.json.Decoder[_Body], data: bytes) -> _Body:
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        message, _, place = str(error).partition(" - at `$")
-        field = place.rstrip("`").lstrip(".")
+        # The last one: a name that was sent may hold anything.
+        told = _PLACE.fullmatch(str(error))
+        message = excerpt(told[1] if told else str(error))
+        field = told[2].lstrip(".") if told else ""
         text = f"{field}: {message}" if field else message
         raise HttpError(HTTPStatus.UNPROCESSABLE_ENTITY, "request", text, field=field) from error
     except msgspec.DecodeError as error:
-        raise HttpError(HTTPStatus.BAD_REQUEST, "json", f"the body is not JSON: {error}") from error
+        text = f"the body is not JSON: {excerpt(str(error))}"
+        raise HttpError(HTTPStatus.BAD_REQUEST, "json", text) from error
     except RecursionError as error:
         raise HttpError(HTTPStatus.BAD_REQUEST, "json", "the body is nested too deeply") from error
 

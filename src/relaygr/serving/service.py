@@ -321,7 +321,7 @@ class Service:
         self._users = None
         done = await self.admissions.idle(max(end - time.monotonic(), 0.0)) and done
         if self.slates is not None:
-            self.slates.close()
+            await asyncio.to_thread(self.slates.close)
         if self._served is not None and done:  # else somebody may still be deleting a user
             await asyncio.to_thread(self._served.engine.below.detach, keep=True)
         if self._store is not None:

@@ -145,6 +145,7 @@ class SlateMaker:
             mode=mode,
             unrestricted=request.unrestricted,
             allow_short=request.allow_short,
+            explore=request.explore,
         )
         self._check_facts(request, candidates, mode)
         return Order(ask, candidates)

@@ -9,7 +9,9 @@ from relaygr.config.slate import SlateConfig
 from relaygr.core.clock import Clock
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.choose import Choice
+from relaygr.listwise.explore import Explorer
 from relaygr.listwise.features import Kind
+from relaygr.listwise.folds import check_role
 from relaygr.listwise.generators.beam import Beam
 from relaygr.listwise.generators.demotion import Demotion
 from relaygr.listwise.generators.dpp import Dpp
@@ -62,7 +64,9 @@ def open_slates(config: SlateConfig, heads: tuple[Head, ...], clock: Clock | Non
             )
         return Slates(value, mode=Mode.OFF, clock=clock)
     try:
-        model = ListModel(StepModel.load(Path(config.step)), value)
+        step = StepModel.load(Path(config.step))
+        check_role(step.config.fold, "a step model")
+        model = ListModel(step, value)
     except ConfigError as error:
         raise _under(config, "step", error) from error
     return make_slates(config, model, clock, _evaluator(config, value))
@@ -85,6 +89,7 @@ def make_slates(
         mode=Mode(config.mode),
         clock=clock,
         joint_ms=_JOINT_MS,
+        explorer=_explorer(config),
     )
 
 
@@ -174,11 +179,21 @@ def _generators(
     }
 
 
+def _explorer(config: SlateConfig) -> Explorer | None:
+    if not config.explore_share:
+        return None
+    return Explorer(
+        share=config.explore_share, temperature=config.explore_temperature, seed=config.explore_seed
+    )
+
+
 def _evaluator(config: SlateConfig, value: ValueFunction) -> TrainedEvaluator | None:
     if not config.evaluator:
         return None
     try:
-        return TrainedEvaluator(ListNet.load(Path(config.evaluator)), value)
+        net = ListNet.load(Path(config.evaluator))
+        check_role(net.config.fold, "an evaluator")
+        return TrainedEvaluator(net, value)
     except ConfigError as error:
         raise _under(config, "evaluator", error) from error
 
@@ -197,6 +212,7 @@ def _choice(config: SlateConfig, evaluator: TrainedEvaluator | None) -> Choice:
 def _one_shot(config: SlateConfig, heads: tuple[Head, ...]) -> OneShot:
     try:
         found = OneShot.load(Path(config.one_shot))
+        check_role(found.config.fold, "a distilled scorer")
     except ConfigError as error:
         raise _under(config, "one_shot", error) from error
     mine = tuple(Head(each.name, each.kind) for each in found.config.heads)

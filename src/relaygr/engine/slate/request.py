@@ -53,6 +53,7 @@ class SlateRequest:
         shown: what earlier pages held.
         rules: behind those of the server.
         mode: None is the server's.
+        explore: as for `SlateAsk`.
     """
 
     request_id: str
@@ -65,6 +66,7 @@ class SlateRequest:
     mode: Mode | None = None
     unrestricted: bool = False
     allow_short: bool = True
+    explore: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,9 @@ def shown_of(asked: ShownAsked, items: Known, candidates: Known, given: bool) ->
         watch = np.asarray(asked.watch, dtype=np.float64)
         if not np.isfinite(watch).all():
             raise RequestError("shown.watch", "holds a number that is not finite")
+        if len(watch) and not (watch.min() >= 0 and watch.max() <= np.finfo(np.float32).max):
+            wrong = watch.min() if watch.min() < 0 else watch.max()
+            raise RequestError("shown.watch", f"{wrong:g} is not within 0..{np.finfo(np.float32).max:g}")
     return Shown(
         ids=items.ids,
         attributes=items.attributes,

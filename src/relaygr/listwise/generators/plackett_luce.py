@@ -52,7 +52,7 @@ class PlackettLuce:
         walk, marks = scene.walk, scene.walk.start()
         alive, parents = np.arange(self.draws), np.zeros(self.draws, dtype=np.int64)
         picks = np.zeros((self.draws, walk.length), dtype=np.int32)
-        total = np.zeros(self.draws)
+        steps = np.zeros((self.draws, walk.length))
         made: list[Proposal] = []
         for t in range(walk.length):
             budget.check()
@@ -65,10 +65,13 @@ class PlackettLuce:
             if not len(alive):
                 return made
             items = _drawn(logs[parents], noise[alive])
-            total[alive] += logs[parents, items]
+            steps[alive, t] = logs[parents, items]
             picks[alive, t] = items
             marks, parents = walk.step(marks, t, parents, items), np.arange(len(alive))
-        drawn = [Proposal(picks[at].copy(), self.name, float(total[at])) for at in alive]
+        drawn = [
+            Proposal(picks[at].copy(), self.name, float(steps[at].sum()), steps=steps[at].copy())
+            for at in alive
+        ]
         return drawn + made
 
     def log_propensity(self, scene: Scene, picks: Int32) -> float:

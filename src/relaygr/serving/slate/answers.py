@@ -67,6 +67,7 @@ def slate_answer(
         error=result.error,
         shadow=_shadow(result),
         generated=generated,
+        explored=result.explored,
     )
 
 
@@ -75,9 +76,10 @@ def _picks(made: Made, explain: bool) -> list[wire.SlatePick]:
     parts: list[PickParts | None] = [None] * len(picks)
     if explain and result.explanation is not None:
         parts = list(result.explanation.picks)
+    logs = result.log_propensities or [None] * len(picks)
     return [
-        wire.SlatePick(item, pick, float(made.values[pick]), None if part is None else _terms(part))
-        for item, pick, part in zip(result.items.tolist(), picks, parts, strict=True)
+        wire.SlatePick(item, pick, float(made.values[pick]), None if part is None else _terms(part), log)
+        for item, pick, part, log in zip(result.items.tolist(), picks, parts, logs, strict=True)
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -14,17 +15,21 @@ from relaygr.engine.deadlines import deadline_ms
 from relaygr.engine.requests import RankResult
 from relaygr.engine.slate.maker import Made, Order, SlateMaker
 from relaygr.engine.slate.opening import heads_of
-from relaygr.engine.slate.request import ItemsAsked, ShownAsked, SlateRequest
 from relaygr.listwise.request import Mode
 from relaygr.listwise.result import Reason
+from relaygr.listwise.slate_log import Drawn
 from relaygr.models.presets import AnyConfig
 from relaygr.serving.bodies import owner_of
 from relaygr.serving.errors import HttpError
 from relaygr.serving.generation.wire import GenerateBody
 from relaygr.serving.slate import wire
 from relaygr.serving.slate.answers import slate_answer
+from relaygr.serving.slate.asked import slate_request
 from relaygr.serving.slate.inflation import ListName
+from relaygr.serving.slate.log_writer import SlateLogWriter
 from relaygr.serving.slate.metrics import SlateMetrics
+from relaygr.serving.slate.observed import observed
+from relaygr.serving.slate.waiting_lists import ServedList
 from relaygr.serving.snapshot import Slates
 from relaygr.serving.waiting import Gone, answered
 from relaygr.serving.wire import RankBody
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("relaygr.serving")
 
 _RETRY_MS = 50.0
+_FLUSH_S = 5.0  # that a stopping service waits for the disk of its log
 
 
 class SlateDesk:
@@ -57,6 +63,13 @@ class SlateDesk:
             lambda: maker.mode,
             maker.config.top,
         )
+        self._log: SlateLogWriter | None = None
+        if maker.config.log:
+            self._log = SlateLogWriter(maker.config, maker.slates.value.heads, self.metrics.log)
+        config = maker.config
+        self._drawn = Drawn(
+            temperature=config.explore_temperature, top=config.trust_top, seed=config.explore_seed
+        )
 
     @classmethod
     def open(cls, service: Service, shape: AnyConfig) -> SlateDesk:
@@ -78,7 +91,9 @@ class SlateDesk:
             candidates, generated = body.candidates, None
             if candidates is None:
                 candidates = generated = await self._generate(tenant, body, whole_ms, request_id, gone)
-            order = self.maker.order(slate_request(body, candidates, self.maker.config.length, request_id))
+            order = self.maker.order(
+                slate_request(tenant, body, candidates, self.maker.config.length, request_id)
+            )
             self._check_room()
             left_ms = max(whole_ms - (time.monotonic() - begun_s) * 1e3, 1.0)
             ranking = RankBody(
@@ -96,9 +111,34 @@ class SlateDesk:
             raise
         rules = self.maker.rules
         names = [rule.name for rule in rules.document.rules] if rules is not None else []
-        self.metrics.made(made, ListName(tenant, request_id), waited_s, seconds, names)
+        name = ListName(tenant, request_id)
+        self.metrics.made(made, name, waited_s, seconds, names)
+        if self._log is not None:
+            seed = "" if body.seed is None else str(body.seed)
+            self._log.served(ServedList.of(name, body.user, order.ask, made, seed, self._drawn))
         _tell(made)
         return slate_answer(body, job, ranked, made, waited_s, request_id, generated)
+
+    def settle(self, tenant: str, outcomes: Sequence[wire.OutcomeBody]) -> list[bool]:
+        """What came of lists of a tenant; whether each was remembered, which is once.
+
+        Raises:
+            RequestError: one of them is wrong; then nothing of them counts.
+        """
+        value, names = self.maker.slates.value, [ListName(tenant, one.request_id) for one in outcomes]
+        told = [
+            observed(one, value, at, self.metrics.positions(name))
+            for at, (one, name) in enumerate(zip(outcomes, names, strict=True))
+        ]
+        if self._log is not None:
+            for at, (name, one) in enumerate(zip(names, told, strict=True)):
+                self._log.check(name, one.seen, f"outcomes[{at}]", one.said_by)
+        found = []
+        for name, one in zip(names, told, strict=True):
+            counted = self.metrics.outcome(name, one.worth)
+            logged = self._log is not None and self._log.settle(name, one.seen)
+            found.append(counted or logged)
+        return found
 
     def switch(self, mode: Mode) -> Mode:
         """The mode from the next request on; returns the one before."""
@@ -123,6 +163,8 @@ class SlateDesk:
             max_length=config.max_length,
             max_candidates=config.max_candidates,
             budget_ms=config.budget_ms,
+            explore_share=config.explore_share,
+            logged=self._log is not None,
         )
 
     def status(self) -> Slates:
@@ -135,8 +177,12 @@ class SlateDesk:
         )
 
     def close(self) -> None:
-        """Nothing is made any more."""
+        """Nothing is made any more, and the log is written, unless its disk takes more than a few seconds."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._log is not None and not self._log.close(_FLUSH_S):
+            log.error(
+                "slates: the disk of the log did not answer in %g s; what was not written is lost", _FLUSH_S
+            )
 
     async def _generate(
         self, tenant: str, body: wire.SlateBody, left_ms: float, request_id: str, gone: Gone | None
@@ -187,33 +233,6 @@ class SlateDesk:
             return await answered(job, asyncio.wrap_future(job), gone)
         finally:
             self._waiting -= 1
-
-
-def slate_request(body: wire.SlateBody, candidates: list[int], length: int, request_id: str) -> SlateRequest:
-    """What was sent as what the list layer takes; `length` where the body names none."""
-    shown = None
-    if body.shown is not None:
-        shown = ShownAsked(
-            ids=body.shown.ids,
-            attributes=body.shown.attributes,
-            vectors=body.shown.vectors,
-            watch=body.shown.watch,
-            survival=body.shown.survival,
-            page=body.shown.page,
-        )
-    return SlateRequest(
-        # Generators draw by this id.
-        request_id=request_id if body.seed is None else f"seed {body.seed}",
-        candidates=ItemsAsked(ids=candidates, attributes=body.attributes, vectors=body.vectors),
-        length=length if body.length is None else body.length,
-        shown=shown,
-        rules=tuple(body.rules),
-        slots=tuple(body.slots),
-        consumed=body.consumed,
-        mode=None if body.mode is None else Mode(body.mode),
-        unrestricted=body.unrestricted,
-        allow_short=body.allow_short,
-    )
 
 
 def desk_of(service: Service) -> SlateDesk:

@@ -32,11 +32,13 @@ class Group:
         model: of the ranker.
         generator: that proposed the list; a beam's name has its width.
         lists: how many competed, as `lists_class` says it.
+        explored: drawn at random, and chosen by nobody.
     """
 
     model: str
     generator: str
     lists: str
+    explored: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,22 @@ class InflationWatch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._promised: OrderedDict[ListName, tuple[Group, float]] = OrderedDict()
+        self._promised: OrderedDict[ListName, tuple[Group, float, int]] = OrderedDict()
         self._outcomes: OrderedDict[Group, deque[tuple[float, float]]] = OrderedDict()
 
-    def promise(self, name: ListName, group: Group, predicted: float) -> None:
-        """A list was returned; a later one of the same name takes its place."""
+    def promise(self, name: ListName, group: Group, predicted: float, positions: int) -> None:
+        """A list of so many positions was returned; a later one of the same name takes its place."""
         with self._lock:
-            self._promised[name] = group, predicted
+            self._promised[name] = group, predicted, positions
             self._promised.move_to_end(name)
             while len(self._promised) > REMEMBERED:
                 self._promised.popitem(last=False)
+
+    def positions(self, name: ListName) -> int | None:
+        """How long a list was that is remembered; None if it is not."""
+        with self._lock:
+            found = self._promised.get(name)
+        return None if found is None else found[2]
 
     def outcome(self, name: ListName, realised: float) -> tuple[Group, float] | None:
         """What was promised for a list of this worth; None if it is not remembered, or was told before."""
@@ -83,13 +91,18 @@ class InflationWatch:
             found = self._promised.pop(name, None)
             if found is None:
                 return None
-            group, predicted = found
+            group, predicted, _ = found
             told = self._outcomes.setdefault(group, deque(maxlen=WINDOW))
             self._outcomes.move_to_end(group)
             told.append((predicted, realised))
             while len(self._outcomes) > GROUPS:
                 self._outcomes.popitem(last=False)
-            return found
+            return group, predicted
+
+    def forget(self, name: ListName) -> bool:
+        """A list was settled, and nobody knows what it was worth; False as `outcome` returns None."""
+        with self._lock:
+            return self._promised.pop(name, None) is not None
 
     def groups(self) -> dict[Group, Inflation]:
         """Of each group."""
@@ -98,8 +111,8 @@ class InflationWatch:
         return {group: _summed(pairs) for group, pairs in told.items()}
 
     def overall(self, model: str) -> Inflation:
-        """Of all groups of one model together."""
-        groups = [one for group, one in self.groups().items() if group.model == model]
+        """Of all lists that were chosen by one model's scores: choosing is what inflates promises."""
+        groups = [one for group, one in self.groups().items() if group.model == model and not group.explored]
         return Inflation(
             sum(one.outcomes for one in groups),
             sum(one.predicted for one in groups),

@@ -25,6 +25,7 @@ from relaygr.serving.recent import FIVE_MINUTES_S, MINUTE_S, Recent
 from relaygr.serving.series import DIGITS
 from relaygr.serving.slate.drift import ContextDrift
 from relaygr.serving.slate.inflation import Group, InflationWatch, ListName, lists_class
+from relaygr.serving.slate.log_metrics import LogMetrics
 from relaygr.serving.snapshot import Latency, Slates
 from relaygr.serving.summary import tallies
 
@@ -81,7 +82,11 @@ class SlateMetrics:
         of_whom = ("generator", "top", "lists")
         self._predicted = summed("predicted_utility", "Utility of lists whose outcome came", *of_whom)
         self._outcome = summed("outcome_utility", "What those lists turned out to be worth", *of_whom)
+        self._explored = counter(
+            "explored_total", "Requests that were to explore, by what became of it", "result"
+        )
         self._inflation, self._drift = InflationWatch(), ContextDrift()
+        self.log = LogMetrics(registry, lambda: self.model)
         registry.register(_Gauges(self, self._inflation, self._drift, waiting, mode, self._top))
 
     @property
@@ -115,10 +120,13 @@ class SlateMetrics:
         self._seconds.labels(model, "all").observe(seconds)
         self._recent.count(*names)
         self._recent.observe(seconds, f"{_RECENT}all")
-        self._lists_of(made, model)
+        if result.exploration is not None:
+            self._explored.labels(model, result.exploration.value).inc()
+        if not result.explored:
+            self._lists_of(made, model)
         if result.utility is not None and result.mode is Mode.ON:
-            group = Group(model, result.generator, lists_class(len(result.pool)))
-            self._inflation.promise(name, group, result.utility)
+            group = Group(model, result.generator, lists_class(len(result.pool)), result.explored)
+            self._inflation.promise(name, group, result.utility, len(result.items))
 
     def rejected(self, error: RelayError) -> None:
         """A slate ended in an error."""
@@ -130,8 +138,17 @@ class SlateMetrics:
         self._rejected.labels(self.model, reason).inc()
         self._recent.count(f"{_RECENT}refused {reason}")
 
-    def outcome(self, name: ListName, utility: float) -> bool:
-        """What a list turned out to be worth; False if it is not remembered, or was told before."""
+    def positions(self, name: ListName) -> int | None:
+        """How long a list was whose outcome may still come; None if it is not remembered."""
+        return self._inflation.positions(name)
+
+    def outcome(self, name: ListName, utility: float | None) -> bool:
+        """What a list turned out to be worth, if that is known.
+
+        Returns False if it is not remembered, or was told before.
+        """
+        if utility is None:
+            return self._inflation.forget(name)
         found = self._inflation.outcome(name, utility)
         if found is None:
             return False

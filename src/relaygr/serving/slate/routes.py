@@ -6,8 +6,6 @@ from relaygr.listwise.request import Mode
 from relaygr.serving.endpoint import Call, Operation
 from relaygr.serving.slate import wire
 from relaygr.serving.slate.desk import desk_of
-from relaygr.serving.slate.inflation import ListName
-from relaygr.serving.slate.outcomes import realised
 from relaygr.serving.told import heed
 
 
@@ -33,12 +31,7 @@ async def mode(call: Call) -> wire.SlateCard:
 
 async def outcomes(call: Call) -> wire.OutcomesAnswer:
     desk = desk_of(call.service)
-    value = desk.maker.slates.value
-    # All of them are checked before the first one counts.
-    worth = [realised(one, value, at) for at, one in enumerate(call.body.outcomes)]
-    told = zip(call.body.outcomes, worth, strict=True)
-    tenant = call.caller.tenant
-    matched = [desk.metrics.outcome(ListName(tenant, one.request_id), utility) for one, utility in told]
+    matched = desk.settle(call.caller.tenant, call.body.outcomes)
     return wire.OutcomesAnswer(matched.count(True), matched.count(False))
 
 
@@ -56,7 +49,7 @@ SLATES: tuple[Operation, ...] = (
         body=wire.SlateModeBody, answer=wire.SlateCard, errors=(404,), admin=True,
     ),
     Operation(
-        "POST", "/v1/slate/outcomes", outcomes, "What returned lists turned out to be worth.",
+        "POST", "/v1/slate/outcomes", outcomes, "What came of returned lists.",
         body=wire.OutcomesBody, answer=wire.OutcomesAnswer, errors=(404,),
     ),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from relaygr.serving.wire import Body, History, Int, Milliseconds, Name, RankPat
 
 ModeName = Literal["off", "shadow", "on"]
 Length = Annotated[int, Meta(ge=1, le=500)]
+Consumed = Annotated[int, Meta(ge=0, le=500)]
 Attributes = dict[Annotated[str, Meta(min_length=1, max_length=64)], list[Int]]
 Vectors = list[list[float]]
 Small = Annotated[int, Meta(ge=0, le=1_048_576)]
@@ -46,6 +47,7 @@ class SlateBody(Body, frozen=True, kw_only=True):
         unrestricted: give up the trust region.
         allow_short: a shorter list if the rules leave no full one.
         explain: whether the answer has the terms of each pick.
+        allow_explore: whether the list may be drawn at random, where the server explores.
     """
 
     user: Name
@@ -62,6 +64,7 @@ class SlateBody(Body, frozen=True, kw_only=True):
     allow_short: bool = True
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     explain: bool = True
+    allow_explore: bool = True
     query_time: Time | list[Time] | None = None
     deadline_ms: Milliseconds | None = None
     history: History | None = None
@@ -107,12 +110,19 @@ class SlateTerms(Struct, frozen=True):
 
 
 class SlatePick(Struct, frozen=True, omit_defaults=True):
-    """One position. `candidate` is the place among the candidates; `pointwise` the value without context."""
+    """One position.
+
+    Attributes:
+        candidate: the place among the candidates.
+        pointwise: the value without context.
+        log_propensity: of the pick behind those before it, where the list was drawn at random.
+    """
 
     item: int
     candidate: int
     pointwise: float
     terms: SlateTerms | None = None
+    log_propensity: float | None = None
 
 
 class SlateList(Struct, frozen=True, omit_defaults=True):
@@ -169,6 +179,7 @@ class SlateAnswer(Struct, frozen=True, omit_defaults=True):
         path and what follows: of the ranking, as `/v1/rank` says it.
         queue_ms, compute_ms: of the ranking; stage_ms: of the list layer, its wait for a thread included.
         generated: the candidates, where the server made them.
+        explored: the list was drawn at random and not chosen; `log_propensity` is that of the draw.
     """
 
     user: str
@@ -203,6 +214,7 @@ class SlateAnswer(Struct, frozen=True, omit_defaults=True):
     error: str = ""
     shadow: SlateShadow | None = None
     generated: list[int] | None = None
+    explored: bool = False
 
 
 class SlateModeBody(Body, frozen=True, kw_only=True):
@@ -218,6 +230,8 @@ class SlateCard(Struct, frozen=True):
         mode: of requests that name none; while it is `off`, of all.
         generators: beside the pointwise list.
         items: rows of the item table.
+        explore_share: of the requests in mode `on`, whose lists are drawn at random.
+        logged: whether served lists are written to a log.
     """
 
     mode: ModeName
@@ -232,19 +246,39 @@ class SlateCard(Struct, frozen=True):
     max_length: int
     max_candidates: int
     budget_ms: float
+    explore_share: float
+    logged: bool
 
 
 class OutcomeBody(Body, frozen=True, kw_only=True):
-    """What a returned list turned out to be worth; either of the two.
+    """What came of a returned list: `utility`, `heads`, `labels` or `consumed`, or several of them.
 
     Attributes:
         utility: in the units of the list's `utility`; at most 1e12, so that no outcome drowns all others.
         heads: what was observed at each position that the user reached, first position first, by head.
+        labels: the same for a log, in place of `heads`: heads may be missing, null where nothing is known.
+        consumed: positions that the user reached; where heads or labels are given, as many as they have.
+        more: whether the user asked for the next page.
     """
 
     request_id: Annotated[str, Meta(min_length=1, max_length=128)]
     utility: Annotated[float, Meta(ge=-1e12, le=1e12)] | None = None
-    heads: dict[str, Annotated[list[float], Meta(max_length=500)]] | None = None
+    heads: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=256)], Annotated[list[float], Meta(max_length=500)]],
+            Meta(max_length=256),
+        ]
+        | None
+    ) = None
+    labels: (
+        Annotated[
+            dict[Annotated[str, Meta(max_length=256)], Annotated[list[float | None], Meta(max_length=500)]],
+            Meta(max_length=256),
+        ]
+        | None
+    ) = None
+    consumed: Consumed | None = None
+    more: bool = False
 
 
 class OutcomesBody(Body, frozen=True, kw_only=True):

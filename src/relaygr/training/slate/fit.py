@@ -20,6 +20,7 @@ from relaygr.listwise.arrays import Float64
 from relaygr.listwise.features import FeatureTable, Kind
 from relaygr.listwise.step import StepConfig, StepModel
 from relaygr.training.slate.descent import Data, Likelihood, Positions, adam, lbfgs
+from relaygr.training.slate.learnable import check_learnable
 from relaygr.training.slate.logs import Exposures, LoggedLists
 from relaygr.training.slate.rows import Rows, training_rows
 from relaygr.training.slate.step_net import StepNet
@@ -118,7 +119,8 @@ def train_step(
         list_weights: [N], for resampled users.
 
     Raises:
-        ConfigError: heads differ; the logs lack what features need; nothing was explored.
+        ConfigError: heads differ; the logs lack what features need; nothing was explored or consumed; the fit
+            has no finite loss.
     """
     training = training or StepTraining()
     start = StepModel.zero(config, training.exit_logit, training.seed)
@@ -130,6 +132,7 @@ def train_step(
             "no list was explored, so that effects of context, of position and of how lists were chosen "
             "cannot be told apart; log some lists with propensities, or set allow_unexplored",
         )
+    check_learnable(logs)
     rows = training_rows(start.features, logs, config.watch_head, training.clip_weights or None)
     unidentified, constant = tuple[str, ...](), tuple[str, ...]()
     if training.position_control:
@@ -144,6 +147,8 @@ def train_step(
         loss = lbfgs(likelihood, epochs)
     else:
         loss = adam(likelihood, epochs, training.learning_rate, training.batch_rows, training.seed)
+    if not np.isfinite(loss):
+        raise ConfigError("outputs", f"of the ranker or labels are too large to fit: the loss is {loss}")
     offsets = None if positions is None else positions.offsets().detach().numpy().astype(np.float64)
     return Trained(net.model(), offsets, unidentified, len(rows), loss)
 

@@ -69,8 +69,7 @@ def judged(
 
     Raises:
         ConfigError: the judge is a selector, or not independent of one; no requests, or a number of lists
-        that
-            is not theirs.
+            that is not theirs; lists of the first policy are worth nothing.
     """
     check_judge(judge.net.lineage, selectors)
     believed = believed or {}
@@ -82,10 +81,14 @@ def judged(
     names = list(policies)
     values = np.stack([valued(judge, scenes, policies[name]) for name in names], axis=1)
     drawn = resample(values, np.asarray(users, dtype=np.int64), per_user=False, seed=_DRAWS_SEED)
+    if not drawn.observed[0] or not drawn.draws[:, 0].all():
+        raise ConfigError(
+            names[0], "its lists are worth 0 to the judge, so that no gain over them is a share"
+        )
     rows = []
     for at, name in enumerate(names):
         mean, first = float(drawn.observed[at]), float(drawn.observed[0])
-        low, high = interval(100 * (drawn.draws[:, at] / drawn.draws[:, 0] - 1))
+        low, high = interval(100 * (drawn.draws[:, at] - drawn.draws[:, 0]) / np.abs(drawn.draws[:, 0]))
         selected = None
         if name in believed:
             selected = float(valued(believed[name], scenes, policies[name]).mean())
@@ -93,11 +96,11 @@ def judged(
             JudgedRow(
                 policy=name,
                 judged=mean,
-                gain=100 * (mean / first - 1),
+                gain=100 * (mean - first) / abs(first),
                 low=low,
                 high=high,
                 selected=selected,
-                disagreement=None if selected is None else selected / mean - 1,
+                disagreement=None if selected is None or mean == 0 else selected / mean - 1,
             )
         )
     return JudgedReport(

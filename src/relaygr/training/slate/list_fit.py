@@ -25,6 +25,7 @@ from relaygr.listwise.pool import MISSING, HeadKind
 from relaygr.listwise.step import hazard
 from relaygr.listwise.trained import place_relations
 from relaygr.listwise.value import ValueFunction
+from relaygr.training.slate.learnable import check_learnable
 from relaygr.training.slate.list_nets import ListMember, joined
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.losses import bernoulli, exponential
@@ -72,7 +73,8 @@ def train_lists(
     """Fit every member, and the mean loss of the last epoch.
 
     Raises:
-        ConfigError: heads differ; the logs lack what the net reads; some user is not of the net's fold.
+        ConfigError: heads differ; the logs lack what the net reads; some user is not of the net's fold;
+            nothing was consumed; the fit has no finite loss.
     """
     training = training or ListTraining()
     start = ListNet.zero(config, training.exit_logit)
@@ -80,6 +82,7 @@ def train_lists(
         raise ConfigError("heads", f"the evaluator's {start.heads} are not the logs' {logs.heads}")
     if config.fold is not None and len(config.fold.rows(logs.users)) != len(logs):
         raise ConfigError("fold", f"some users of the logs are not of the part {config.fold.part.value!r}")
+    check_learnable(logs)
     data = _Lists(start, logs)
     _, owner = np.unique(logs.users, return_inverse=True)
     users = int(owner.max()) + 1
@@ -91,6 +94,8 @@ def train_lists(
             weight = np.bincount(random.integers(0, users, users), minlength=users)[owner].astype(np.float64)
         net = ListMember(start, member)
         losses.append(_descend(net, data, weight, training, config.seed * 1000 + member))
+        if not np.isfinite(losses[-1]):
+            raise ConfigError("outputs", f"or labels are too large to fit: the loss is {losses[-1]}")
         members.append(net)
     return joined(members, start), float(np.mean(losses))
 

@@ -9,33 +9,30 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from relaygr.core.clock import ManualClock
+from relaygr.config.limits import Range
 from relaygr.core.errors import BackendError, ConfigError
-from relaygr.listwise.arrays import Int32, Int64
 from relaygr.listwise.evaluate import Evaluator, Rescore
 from relaygr.listwise.folds import Part, Split, uniform
 from relaygr.listwise.generators.one_shot import OneShot, OneShotConfig
 from relaygr.listwise.list_net import Arch, ListNet, ListNetConfig
 from relaygr.listwise.lists import ListModel
-from relaygr.listwise.pool import Pool
-from relaygr.listwise.proposal import Budget
-from relaygr.listwise.request import Mode, SlateAsk
-from relaygr.listwise.scene import Scene
-from relaygr.listwise.slates import Slates
 from relaygr.listwise.step import HeadSpec, StepModel
-from relaygr.listwise.trained import TrainedEvaluator
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.distil import Distillation, distil, make_pools, taught, teachers
 from relaygr.training.slate.fit import StepTraining, position_bound, train_step
-from relaygr.training.slate.judge import JudgedReport, judged
+from relaygr.training.slate.judge import JudgedReport
+from relaygr.training.slate.learnable import check_learnable
 from relaygr.training.slate.list_fit import ListTraining, calibrated, train_lists
 from relaygr.training.slate.read_log import ReadLog
 from relaygr.training.slate.rows import training_rows
 from relaygr.training.slate.said import Calibrated, calibration
 from relaygr.training.slate.shapes import default_config
+from relaygr.training.slate.verdict import logged_requests, verdict_of
 
 REPORT = "train_report.json"
 SETTINGS = "slate.toml"
+STEP, EVALUATOR, JUDGE, ONE_SHOT = "step", "evaluator", "judge", "one_shot"
+WRITTEN = (STEP, EVALUATOR, JUDGE, ONE_SHOT, REPORT, SETTINGS)
 _LEARNED = 0.8  # of the users of evaluator and judge; the others calibrate and are judged
 _JUDGE_SEED = 1  # added to the seed
 _REQUESTS = 1500  # that are distilled, and that are judged
@@ -72,9 +69,12 @@ class SlateTraining:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("members", "requests"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, f"{getattr(self, name)} is below 1")
+        for name, limit in (
+            ("members", Range(1, 100)),
+            ("requests", Range(1, 1_000_000)),
+            ("seed", StepTraining.LIMITS["seed"]),
+        ):
+            limit.check(name, getattr(self, name))
 
 
 class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +90,7 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
         versions: of what was written, by folder.
         judged: policies compared by the judge; None without one.
         better: whether the trained evaluator chooses better lists than the step model, says the judge.
+        unjudged: why there is an evaluator and a judge but no verdict; empty otherwise.
     """
 
     lists: dict[str, int]
@@ -102,6 +103,7 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     judged: JudgedReport | None = None
     better: bool = False
+    unjudged: str = ""
 
 
 def train_slate(
@@ -116,6 +118,12 @@ def train_slate(
     if value.heads != log.logs.heads:
         raise ConfigError("value", f"{value.heads} are not the heads of the log, {log.logs.heads}")
     parts = {part: _part(log, options.split, part) for part in Part}
+    check_learnable(parts[Part.STEP].logs, _fold_name(Part.STEP), value.reads)
+    halves: dict[Part, tuple[ReadLog, ReadLog]] = {}
+    if options.evaluator:
+        for part in (Part.EVALUATOR, Part.JUDGE):
+            halves[part] = _halves(parts[part], options.split, part)
+            check_learnable(halves[part][0].logs, f"{_fold_name(part)} that it learns from", value.reads)
     attributes = options.attributes
     if attributes is None:
         attributes = tuple(log.logs.attributes)
@@ -125,27 +133,35 @@ def train_slate(
     observe("step model")
     step_training = msgspec.structs.replace(options.step, seed=options.seed)
     trained = train_step(shape, parts[Part.STEP].logs, step_training)
-    trained.model.save(out / "step")
-    versions = {"step": trained.model.version}
+    trained.model.save(out / STEP)
+    versions = {STEP: trained.model.version}
     model = ListModel(trained.model, value)
-    verdict, better = None, False
+    verdict, better, unjudged = None, False, ""
     evaluator: Evaluator = Rescore([model])
     shot: OneShot | None = None
     nets: tuple[ListNet, ListNet] | None = None
     if options.evaluator:
-        nets = _nets(parts, value, trained.model, options, observe)
-        for name, net in zip(("evaluator", "judge"), nets, strict=True):
+        nets = _nets(halves, value, trained.model, options, observe)
+        for name, net in zip((EVALUATOR, JUDGE), nets, strict=True):
             net.save(out / name)
             versions[name] = net.version
     if options.one_shot:
         observe("one_shot")
         shot = _distilled(parts[Part.EVALUATOR], model, evaluator, attributes, options)
-        shot.save(out / "one_shot")
-        versions["one_shot"] = shot.version
-    if nets is not None and log.candidates[0] is not None:
-        observe("judge's verdict")
-        verdict = _verdict(parts[Part.JUDGE], model, nets, shot, options)
-        better = verdict.row("evaluator").low > 0
+        shot.save(out / ONE_SHOT)
+        versions[ONE_SHOT] = shot.version
+    if nets is not None:
+        held = halves[Part.JUDGE][1]
+        requests = logged_requests(held, value, options.requests)
+        if requests is None:
+            unjudged = (
+                f"none of the {len(held.logs):,} lists of {_fold_name(Part.JUDGE)} that nobody learned from "
+                "is a first page with candidates for a whole list"
+            )
+        else:
+            observe("judge's verdict")
+            verdict = verdict_of(held, requests, model, nets, shot)
+            better = verdict.row("evaluator").low > 0
     rows = training_rows(trained.model.features, parts[Part.STEP].logs, options.watch_head)
     report = SlateReport(
         lists={part.value: len(found.logs) for part, found in parts.items()},
@@ -158,6 +174,7 @@ def train_slate(
         versions=versions,
         judged=verdict,
         better=better,
+        unjudged=unjudged,
     )
     try:
         (out / REPORT).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n")
@@ -168,18 +185,18 @@ def train_slate(
 
 def settings_text(out: Path, value: Path, items: Path | None, report: SlateReport) -> str:
     """The section `[slate]` of a server's settings that loads what was trained."""
-    lines = ["[slate]", f"value = {_quoted(value)}", f"step = {_quoted(out / 'step')}"]
+    lines = ["[slate]", f"value = {_quoted(value)}", f"step = {_quoted(out / STEP)}"]
     if items is not None:
         lines.append(f"items = {_quoted(items)}")
     names = ["greedy", "beam"]
     if items is not None:
         names.append("mmr")
-    if "one_shot" in report.versions:
+    if ONE_SHOT in report.versions:
         names.append("one_shot")
-        lines.append(f"one_shot = {_quoted(out / 'one_shot')}")
+        lines.append(f"one_shot = {_quoted(out / ONE_SHOT)}")
     lines.append(f"generators = [{', '.join(_quoted(each) for each in names)}]")
     if report.better:
-        lines.append(f"evaluator = {_quoted(out / 'evaluator')}")
+        lines.append(f"evaluator = {_quoted(out / EVALUATOR)}")
     return "\n".join(lines) + "\n"
 
 
@@ -194,27 +211,34 @@ def _part(log: ReadLog, split: Split, part: Part) -> ReadLog:
     return log.select(rows)
 
 
-def _halves(log: ReadLog, split: Split) -> tuple[ReadLog, ReadLog]:
+def _fold_name(part: Part) -> str:
+    return f"the fold {part.value!r}"
+
+
+def _halves(log: ReadLog, split: Split, part: Part) -> tuple[ReadLog, ReadLog]:
     """Lists to learn from, and lists of other users of the same part."""
     learned = uniform(log.logs.users, f"{split.salt}/held out") < _LEARNED
     if learned.all() or not learned.any():
-        raise ConfigError("logs", f"{len(log.logs)} lists of a part are too few to hold some out")
+        raise ConfigError(
+            "logs", f"{len(log.logs)} lists of {_fold_name(part)} are too few to hold those of some users out"
+        )
     return log.select(np.flatnonzero(learned)), log.select(np.flatnonzero(~learned))
 
 
 def _nets(
-    parts: dict[Part, ReadLog],
+    halves: dict[Part, tuple[ReadLog, ReadLog]],
     value: ValueFunction,
     step: StepModel,
     options: SlateTraining,
     observe: Observe,
 ) -> tuple[ListNet, ListNet]:
     """Evaluator and judge."""
+    learned, held = halves[Part.EVALUATOR]
     base = ListNetConfig(
         heads=step.config.heads,
         features=step.features.names,
         relations=step.features.attributes,
-        similarity=parts[Part.EVALUATOR].logs.vectors is not None,
+        similarity=learned.logs.vectors is not None,
         window=step.config.window,
         watch_head=step.config.watch_head,
         causal=options.causal,
@@ -223,7 +247,6 @@ def _nets(
         fold=options.split.fold(Part.EVALUATOR),
     )
     observe("evaluator")
-    learned, held = _halves(parts[Part.EVALUATOR], options.split)
     net, _ = train_lists(base, learned.logs, options.lists)
     net = calibrated(net, value, held.logs, options.alpha)
     observe("judge")
@@ -234,27 +257,8 @@ def _nets(
         seed=options.seed + _JUDGE_SEED,
         fold=options.split.fold(Part.JUDGE),
     )
-    judge, _ = train_lists(other, _halves(parts[Part.JUDGE], options.split)[0].logs, options.lists)
+    judge, _ = train_lists(other, halves[Part.JUDGE][0].logs, options.lists)
     return net, judge
-
-
-def _scenes(log: ReadLog, value: ValueFunction, most: int) -> tuple[list[Scene], list[Pool], Int64]:
-    """Requests without rules from logged candidates, and their places in the log."""
-    plain = Slates(value, mode=Mode.OFF)
-    asked = int(np.bincount(log.logs.asked).argmax())  # the most frequent length
-    scenes, pools, rows = [], [], []
-    for n in range(len(log.logs)):
-        pool = log.pool(n) if log.logs.asked[n] == asked and log.logs.page[n] == 0 else None
-        if pool is None or len(pool) < asked:
-            continue
-        pools.append(pool)
-        scenes.append(plain.scene(SlateAsk(request_id=f"logged {n}", length=asked), pool))
-        rows.append(n)
-        if len(rows) == most:
-            break
-    if not scenes:
-        raise ConfigError("candidates", "the log has no first pages with candidates, which this needs")
-    return scenes, pools, np.array(rows, dtype=np.int64)
 
 
 def _distilled(
@@ -264,7 +268,14 @@ def _distilled(
     attributes: tuple[str, ...],
     options: SlateTraining,
 ) -> OneShot:
-    scenes, _, _ = _scenes(log, model.value, options.requests)
+    found = logged_requests(log, model.value, options.requests)
+    if found is None:
+        raise ConfigError(
+            "candidates",
+            f"none of the {len(log.logs):,} lists of {_fold_name(Part.EVALUATOR)} is a first page with "
+            "candidates for a whole list, which one_shot needs",
+        )
+    scenes = found[0]
     config = OneShotConfig(
         heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in model.value.heads),
         attributes=attributes,
@@ -275,41 +286,3 @@ def _distilled(
     lessons = taught(pools, teachers(model, config.top, config.similarity), evaluator)
     training = msgspec.structs.replace(options.distillation, seed=options.seed)
     return distil(config, pools, lessons, training)
-
-
-def _verdict(
-    log: ReadLog,
-    model: ListModel,
-    nets: tuple[ListNet, ListNet],
-    shot: OneShot | None,
-    options: SlateTraining,
-) -> JudgedReport:
-    """What the judge says of lists by the step model, by the trained evaluator, and of the pointwise ones."""
-    value, held = model.value, _halves(log, options.split)[1]
-    net, judge = nets
-    scenes, pools, rows = _scenes(held, value, options.requests)
-    chosen = TrainedEvaluator(net, value)
-    ranked = [np.argsort(scene.columns) for scene in scenes]
-
-    def lists(slates: Slates) -> list[Int32]:
-        made = [slates.serve(scene.ask, pool).picks for scene, pool in zip(scenes, pools, strict=True)]
-        return [back[picks].astype(np.int32) for back, picks in zip(ranked, made, strict=True)]
-
-    policies = {
-        "rescore": lists(Slates(value, model)),
-        "evaluator": lists(Slates(value, model, evaluator=chosen)),
-        "pointwise": lists(Slates(value, mode=Mode.OFF)),
-    }
-    selectors = [model.step.lineage, net.lineage]
-    if shot is not None:
-        free = Budget(ManualClock())
-        policies["one_shot"] = [shot.propose(scene, free)[0].picks for scene in scenes]
-        selectors.append(shot.lineage)
-    return judged(
-        TrainedEvaluator(judge, value),
-        selectors,
-        scenes,
-        held.logs.users[rows].tolist(),
-        policies,
-        {"rescore": Rescore([model]), "evaluator": chosen},
-    )

@@ -6,17 +6,38 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float32, Float64, Int32, Int64
 from relaygr.listwise.items import ItemTable
+from relaygr.listwise.log_files import log_files
 from relaygr.listwise.pool import MISSING, Head, Pool
-from relaygr.listwise.slate_log import Offered, SlateRecord, read_header, read_records
+from relaygr.listwise.slate_log import Drawn, Offered, SlateRecord, read_header, read_records
 from relaygr.training.slate.logs import Earlier, LoggedLists
+
+TEXT_BYTES = 8 << 30  # of a log's files
+ARRAY_BYTES = 8 << 30  # of its lists as arrays, all of them as long as the longest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """What could have been shown: ids int64 [C], outputs of the ranker float32 [C, K]."""
+
+    ids: Int64
+    outputs: Float32
+
+
+class Origin(NamedTuple):
+    """What made a list: versions of value function and rules, empty where not known, and the draw."""
+
+    value: str
+    rules: str
+    drawn: Drawn | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +47,37 @@ class ReadLog:
     Attributes:
         logs: the lists.
         candidates: of each list; None where they were not kept.
+        origins: of each list.
     """
 
     logs: LoggedLists
-    candidates: Sequence[Offered | None]
+    candidates: Sequence[Candidates | None]
     table: ItemTable | None
+    origins: Sequence[Origin]
 
     def pool(self, n: int) -> Pool | None:
         """The candidates of list n as the list layer gets them; None if they were not kept."""
         offered = self.candidates[n]
         if offered is None:
             return None
-        ids = np.array(offered.items, dtype=np.int64)
-        facts = None if self.table is None else self.table(ids)
+        facts = None if self.table is None else self.table(offered.ids)
         return Pool(
-            ids=ids,
+            ids=offered.ids,
             heads=self.logs.heads,
-            outputs=np.array(offered.outputs, dtype=np.float32).reshape(len(ids), len(self.logs.heads)),
+            outputs=offered.outputs,
             attributes={} if facts is None else facts.attributes,
             vectors=None if facts is None else facts.vectors,
         )
 
     def select(self, rows: Int64) -> ReadLog:
         """Some of the lists."""
-        return ReadLog(self.logs.select(rows), [self.candidates[n] for n in rows.tolist()], self.table)
+        listed = rows.tolist()
+        return ReadLog(
+            self.logs.select(rows),
+            [self.candidates[n] for n in listed],
+            self.table,
+            [self.origins[n] for n in listed],
+        )
 
 
 def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
@@ -62,9 +90,14 @@ def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
         ConfigError: a file, a line or the whole does not fit; names it.
     """
     heads = tuple(Head(each.name, each.kind) for each in read_header(folder).heads)
-    records = list(read_records(folder))
+    _check_text(folder)
+    records, candidates = list[SlateRecord](), list[Candidates | None]()
+    for record in read_records(folder):
+        candidates.append(_candidates(record.candidates, len(heads)))
+        records.append(msgspec.structs.replace(record, candidates=None))
     if not records:
         raise ConfigError(str(folder), "holds no lists")
+    _check_arrays(folder, records, len(heads), table)
     N, L = len(records), max(len(one.items) for one in records)
     shown = np.array([len(one.items) for one in records], dtype=np.int64)
     items = _rows(records, L, MISSING, np.int64, lambda one: one.items)
@@ -81,7 +114,7 @@ def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
     return ReadLog(
         LoggedLists(
             heads=heads,
-            users=np.array([user_number(one.user) for one in records], dtype=np.int64),
+            users=np.array([user_number(one.user, one.tenant) for one in records], dtype=np.int64),
             items=items,
             outputs=outputs,
             labels=labels,
@@ -99,8 +132,9 @@ def read_log(folder: Path, table: ItemTable | None = None) -> ReadLog:
             log_propensity=_rows(records, L, np.nan, np.float64, lambda one: one.log_propensity),
             generator=np.array([one.generator for one in records], dtype=np.str_),
         ),
-        [one.candidates for one in records],
+        candidates,
         table,
+        [_origin(one) for one in records],
     )
 
 
@@ -143,9 +177,46 @@ def records_of(
     return made
 
 
-def user_number(user: str) -> int:
-    """A user's id as a number below 2**63, the same in every process."""
-    return int.from_bytes(hashlib.blake2b(user.encode(), digest_size=8).digest(), "little") >> 1
+def user_number(user: str, tenant: str = "") -> int:
+    """A user's id as a number below 2**63, the same in every process; no two tenants share users."""
+    text = f"{tenant}\0{user}" if tenant else user  # no name has a NUL
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def _origin(record: SlateRecord) -> Origin:
+    value, rules, *_ = (*record.versions, "", "")
+    return Origin(value, rules, record.drawn)
+
+
+def _check_text(folder: Path) -> None:
+    try:
+        size = sum(path.stat().st_size for path in log_files(folder))
+    except OSError as error:
+        raise ConfigError(str(folder), f"cannot be read: {error.strerror or error}") from error
+    if size > TEXT_BYTES:
+        raise ConfigError(str(folder), f"its files have {size:,} bytes, limit {TEXT_BYTES:,}")
+
+
+def _check_arrays(folder: Path, records: Sequence[SlateRecord], heads: int, table: ItemTable | None) -> None:
+    """One long list makes all others as long, so that a small log may take any memory."""
+    N, L, P = len(records), max(len(one.items) for one in records), max(len(one.earlier) for one in records)
+    facts = 0
+    if table is not None:
+        facts = 8 * len(table.attributes) + (0 if table.vectors is None else 4 * (table.vectors.shape[1] + 1))
+    size = N * (L * (8 * heads + 24 + facts) + P * (9 + facts))
+    if size > ARRAY_BYTES:
+        raise ConfigError(
+            str(folder),
+            f"{N:,} lists of up to {L} items behind up to {P} of earlier pages take {size:,} bytes as "
+            f"arrays, limit {ARRAY_BYTES:,}",
+        )
+
+
+def _candidates(offered: Offered | None, heads: int) -> Candidates | None:
+    if offered is None:
+        return None
+    ids = np.array(offered.items, dtype=np.int64)
+    return Candidates(ids, np.array(offered.outputs, dtype=np.float32).reshape(len(ids), heads))
 
 
 def _rows(

@@ -14,7 +14,8 @@ from relaygr.listwise.features import FeatureTable, Kind
 from relaygr.listwise.pool import MISSING, HeadKind, sigmoid
 from relaygr.training.slate.logs import LoggedLists
 
-_CHUNK = 2000  # lists whose features are computed at once
+_CHUNK = 2000  # lists whose features are computed at once, fewer where earlier pages are long
+_CELLS = 8_000_000  # pairs of a position and an item of its line that are held at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,12 @@ def context_of(features: FeatureTable, logs: LoggedLists, watch_head: str | None
 
     What stands behind a position never enters its features.
     """
+    L = logs.items.shape[1]
+    line = L if logs.earlier is None else L + logs.earlier.there.shape[1]
+    size = min(max(_CELLS // (L * line), 1), _CHUNK)
     parts = [
-        _context(features, logs.select(slice(first, first + _CHUNK)), watch_head)
-        for first in range(0, len(logs), _CHUNK)
+        _context(features, logs.select(slice(first, first + size)), watch_head)
+        for first in range(0, len(logs), size)
     ]
     return np.concatenate(parts)
 
@@ -123,7 +127,13 @@ def _context(features: FeatureTable, logs: LoggedLists, watch_head: str | None) 
             case Kind.SLOT:
                 out[..., at] = 0.0 if logs.slots is None else logs.slots == one.number
             case Kind.VECTOR:
-                out[..., at] = _vectors(logs, "vectors")[0][..., one.number]
+                vectors = _vectors(logs, "vectors")[0]
+                if one.number >= vectors.shape[2]:
+                    width = vectors.shape[2]
+                    raise ConfigError(
+                        "vectors", f"have {width} components, and the model reads that of {one.number}"
+                    )
+                out[..., at] = vectors[..., one.number]
     return out
 
 

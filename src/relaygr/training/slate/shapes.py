@@ -18,7 +18,7 @@ def default_config(
     """Groups of `default_groups`, and an exit that sees what heads say."""
     return StepConfig(
         heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads),
-        groups=default_groups(attributes, similarity),
+        groups=default_groups(attributes, similarity, watch=watch_head is not None),
         watch_head=watch_head,
         exit_hidden=EXIT_HIDDEN,
     )

@@ -14,6 +14,7 @@ from relaygr.training.slate.sampling import explored_logs
 from relaygr.training.slate.world import DOCUMENT, HEADS, World
 
 LOGS, ITEMS, VALUE_FILE = "logs", "items.npz", "value.json"
+MOST_LISTS = 1_000_000
 _CHUNK = 1000  # lists that are written at once
 _SEED = 11_000_003  # added: requests of their own
 

@@ -13,6 +13,10 @@ position alone, so that whatever R is, the expectation of the second is that of 
 
 Weights stop at the exit: what a user did not see has no influence, and their mean stays 1.
 
+Nothing is estimated below an effective sample size of 200, which would say little. Nor is it where a weight
+is above e^300, or where the mean weight is off by a factor of ten: propensities then are not those that lists
+were drawn by. In sizes and means weights above e^300 count as that.
+
 Source of the cascade form: Kiyohara et al., "Doubly robust off-policy evaluation for ranking policies under
 the cascade behavior model", WSDM 2022.
 """
@@ -31,6 +35,16 @@ from relaygr.listwise.arrays import Bool, Float64, Int64
 from relaygr.training.bootstrap import interval, resample
 
 LEAST_ESS = 200.0  # below it, intervals of weighted means are not to be trusted
+LARGEST_LOG_WEIGHT = 300.0  # squares and sums of such weights are finite
+FURTHEST_MEAN = 10.0  # by which a mean weight may differ from 1, either way
+
+
+class Doubt(StrEnum):
+    """Why something is not estimable."""
+
+    ESS = "ESS"
+    WEIGHTS = "weights too large"
+    MEAN = "mean weight"
 
 
 class Estimator(StrEnum):
@@ -94,13 +108,16 @@ class Steps:
         inside: Bool = np.arange(self.reward.shape[1]) < self.consumed[:, None]
         return inside
 
-    def weights(self) -> Float64:
-        """rho_t, unchanged behind the exit. [N, L]"""
+    def log_weights(self) -> Float64:
+        """log rho_t, unchanged behind the exit. [N, L]"""
         ratio = np.zeros(self.reward.shape)
         seen = self.seen
         ratio[seen] = self.log_target[seen] - self.log_logging[seen]
-        found: Float64 = np.exp(np.cumsum(ratio, axis=1))
-        return found
+        return np.cumsum(ratio, axis=1)
+
+    def weights(self) -> Float64:
+        """rho_t, at most e^300. [N, L]"""
+        return _exp(self.log_weights())
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +125,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         mean, low, high: with a 95 % interval of a bootstrap over users; None where it is not estimable.
+        doubt: why it is not; None where it is.
         ess: (sum of rho)^2 / sum of rho^2 of the weights that the estimate needs.
         mean_weight: 1 in expectation if propensities are right.
         lists: with a weight above 0.
@@ -122,10 +140,16 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     ess: float
     mean_weight: float
     lists: int
+    doubt: Doubt | None = None
 
     @property
     def estimable(self) -> bool:
         return self.mean is not None
+
+
+def _exp(logs: Float64) -> Float64:
+    found: Float64 = np.exp(np.minimum(logs, LARGEST_LOG_WEIGHT))
+    return found
 
 
 def effective_size(weights: Float64) -> float:
@@ -165,8 +189,13 @@ def doubly_robust_values(steps: Steps) -> Float64:
 
 def estimate(policy: str, steps: Steps, depths: Sequence[int] | None = None, seed: int = 0) -> list[Estimate]:
     """Cascade IPS and, with a model, the doubly robust form at each depth (all of 1..L by default)."""
-    weights = steps.weights()
-    depths = depths_of(depths, weights.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        return _estimate(policy, steps, depths, seed)
+
+
+def _estimate(policy: str, steps: Steps, depths: Sequence[int] | None, seed: int) -> list[Estimate]:
+    logs = steps.log_weights()
+    depths = depths_of(depths, logs.shape[1])
     forms = [(Estimator.CASCADE_IPS, ips_values(steps))]
     if steps.model is not None:
         forms.insert(0, (Estimator.DOUBLY_ROBUST, doubly_robust_values(steps)))
@@ -174,9 +203,8 @@ def estimate(policy: str, steps: Steps, depths: Sequence[int] | None = None, see
     for form, values in forms:
         drawn = resample(values, steps.users, per_user=False, seed=seed)
         for depth in depths:
-            column = weights[:, depth - 1]
             mean, draws = float(drawn.observed[depth - 1]), drawn.draws[:, depth - 1]
-            made.append(_made(policy, form, depth, mean, draws, column))
+            made.append(_made(policy, form, depth, mean, draws, logs[:, depth - 1]))
     return made
 
 
@@ -192,31 +220,40 @@ def replay(
     L = steps.reward.shape[1]
     seen = steps.seen
     logs = np.where(seen, -steps.log_logging, 0.0)
-    inverse = np.exp(np.cumsum(logs, axis=1))
+    logs = np.cumsum(logs, axis=1)
     utility = np.cumsum(np.where(seen, steps.reward, 0.0), axis=1)
     made = []
     for depth in depths_of(depths, L):
         match = matching >= np.minimum(depth, steps.consumed)
-        weights = np.where(match, inverse[:, depth - 1], 0.0)
+        matched = np.where(match, logs[:, depth - 1], -np.inf)
         if not match.any():
-            made.append(_made(policy, Estimator.REPLAY, depth, 0.0, np.zeros(1), weights))
+            made.append(_made(policy, Estimator.REPLAY, depth, 0.0, np.zeros(1), matched))
             continue
+        weights = _exp(matched)
         columns = np.stack([weights * utility[:, depth - 1], weights], axis=1)
         drawn = resample(columns, steps.users, per_user=False, seed=seed)
         # A draw of users without any match says nothing.
         some = drawn.draws[:, 1] > 0
         draws = drawn.draws[some, 0] / drawn.draws[some, 1]
         mean = float(drawn.observed[0] / drawn.observed[1])
-        made.append(_made(policy, Estimator.REPLAY, depth, mean, draws, weights))
+        made.append(_made(policy, Estimator.REPLAY, depth, mean, draws, matched))
     return made
 
 
 def _made(
-    policy: str, form: Estimator, depth: int, mean: float, draws: Float64, weights: Float64
+    policy: str, form: Estimator, depth: int, mean: float, draws: Float64, log_weights: Float64
 ) -> Estimate:
-    ess = effective_size(weights)
+    weights = _exp(log_weights)
+    ess, weight = effective_size(weights), float(weights.mean())
     low, high = interval(draws)
-    enough = ess >= LEAST_ESS
+    doubt = None
+    if log_weights.max() > LARGEST_LOG_WEIGHT or not np.isfinite([mean, low, high]).all():
+        doubt = Doubt.WEIGHTS
+    elif ess < LEAST_ESS:
+        doubt = Doubt.ESS
+    elif not 1 / FURTHEST_MEAN <= weight <= FURTHEST_MEAN:
+        doubt = Doubt.MEAN
+    enough = doubt is None
     return Estimate(
         policy=policy,
         estimator=form,
@@ -225,8 +262,9 @@ def _made(
         low=low if enough else None,
         high=high if enough else None,
         ess=ess,
-        mean_weight=float(weights.mean()),
+        mean_weight=weight,
         lists=int((weights > 0).sum()),
+        doubt=doubt,
     )
 
 

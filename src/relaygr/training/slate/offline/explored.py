@@ -15,6 +15,7 @@ from relaygr.listwise.pool import Pool
 from relaygr.listwise.request import Mode, SlateAsk
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.slates import Slates
+from relaygr.listwise.trust import Trust
 from relaygr.listwise.value import ValueFunction
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.sampling import Sampled
@@ -55,15 +56,19 @@ class Explored:
         places = np.arange(len(self))[rows]
         return Explored(self.logs.select(rows), [self.pools[at] for at in places.tolist()], self.picks[rows])
 
-    def scenes(self, value: ValueFunction, rules: Rules | None = None) -> list[Scene]:
-        """Each request as generators see it."""
+    def scenes(
+        self, value: ValueFunction, rules: Rules | None = None, trust: Trust | None = None
+    ) -> list[Scene]:
+        """Each request as generators see it; with `trust` its trust region for the length asked."""
         plain = Slates(value, mode=Mode.OFF)
-        return [
+        lengths = self.logs.shown if trust is None else self.logs.asked
+        made = [
             plain.scene(
-                SlateAsk(request_id=str(n), length=int(shown), rules=rules or NoRules()), self.pools[n]
+                SlateAsk(request_id=str(n), length=int(length), rules=rules or NoRules()), self.pools[n]
             )
-            for n, shown in enumerate(self.logs.shown)
+            for n, length in enumerate(lengths)
         ]
+        return made if trust is None else [trust.region(scene).scene for scene in made]
 
 
 def of_world(requests: Requests, sampled: Sampled) -> Explored:
@@ -77,8 +82,7 @@ def rewards(value: ValueFunction, logs: LoggedLists) -> Float64:
     Positions behind the exit are 0, as nothing was realised there; their labels are not read.
     """
     labels = logs.labels.astype(np.float64).transpose(2, 0, 1)
-    used = {factor.head for term in value.document.terms for factor in term.factors}
-    needed = np.array([head.name in used for head in value.heads])
+    needed = np.array([head.name in value.reads for head in value.heads])
     missing = np.isnan(labels[needed]).any(axis=0)
     found = np.where(missing, np.nan, value(np.nan_to_num(labels)))
     return np.where(logs.observed, found, 0.0)

@@ -20,6 +20,7 @@ from relaygr.listwise.folds import Fold, Lineage
 from relaygr.listwise.pool import Head, HeadKind, sigmoid
 from relaygr.listwise.step import DEFAULT_WINDOW, HeadSpec, hazard
 from relaygr.listwise.value import ValueFunction
+from relaygr.training.slate.learnable import check_learnable
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.offline.judge import Predicted, check_heads, closed_form
 from relaygr.training.slate.rows import context_of
@@ -98,9 +99,10 @@ def fit_linear(config: LinearConfig, logs: LoggedLists, value: ValueFunction) ->
     """Fit to the consumed positions of logged lists; what stands behind an exit is not read.
 
     Raises:
-        ConfigError: a head is not binary or has no label.
+        ConfigError: a head is not binary or has no label; nothing was consumed.
     """
     _check_binary(config)
+    check_learnable(logs, "the judge's users")
     table = FeatureTable([config.features], config.window)
     seen, K = logs.observed, len(config.heads)
     raw = _inputs(table, logs)[seen]

@@ -8,22 +8,28 @@ from pathlib import Path
 
 import numpy as np
 
+from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Int32, Int64
+from relaygr.listwise.artefact import weights_of
 from relaygr.listwise.folds import Fold, Lineage, Part, Split
 from relaygr.listwise.items import ItemTable
 from relaygr.listwise.list_net import NAME as NET
 from relaygr.listwise.list_net import ListNet
 from relaygr.listwise.lists import ListModel
 from relaygr.listwise.pool import HeadKind, Pool
+from relaygr.listwise.request import MAX_LENGTH
 from relaygr.listwise.step import NAME as STEP
 from relaygr.listwise.step import HeadSpec, StepModel
+from relaygr.listwise.trust import Trust
 from relaygr.listwise.value import ValueFunction, load_value
 from relaygr.training.slate.logs import LoggedLists
+from relaygr.training.slate.offline.drawn import drawn_alike
 from relaygr.training.slate.offline.explored import Explored
 from relaygr.training.slate.offline.judge import ListJudge, NetJudge, StepJudge
 from relaygr.training.slate.offline.linear_judge import NAME as LINEAR
 from relaygr.training.slate.offline.linear_judge import LinearConfig, LinearJudge, fit_linear
+from relaygr.training.slate.offline.policies import Softmax
 from relaygr.training.slate.offline.protocol import (
     EvalSlateOptions,
     Observe,
@@ -31,11 +37,16 @@ from relaygr.training.slate.offline.protocol import (
     evaluate_slates,
     ignore,
 )
+from relaygr.training.slate.offline.relevance import check_head
 from relaygr.training.slate.offline.report import SlateReport
 from relaygr.training.slate.read_log import ReadLog, read_log
 
 _NO_EXPLORATION = (
     "what other lists would have brought: no list has propensities, so that nothing is estimable off policy"
+)
+_NO_JUDGE = (
+    "what lists of methods are worth: there is no judge; one is fitted where all models record the same "
+    "split of the users, some of them are in the judge's fold, and all heads are binary"
 )
 _NO_CANDIDATES = "lists of methods: no list was logged with its candidates"
 
@@ -48,16 +59,18 @@ class LoggedOptions:
         requests: most logged requests that lists are made for.
         length: of lists; 0 for what each request had asked for most often.
         relevance_head: None for none.
+        as_drawn: take the policy of explored lists, and their trust region, from the log where it tells them.
     """
 
     requests: int = 500
     length: int = 0
     relevance_head: str | None = None
+    as_drawn: bool = True
     evaluation: EvalSlateOptions = field(default_factory=EvalSlateOptions)
 
     def __post_init__(self) -> None:
-        if self.requests < 1 or self.length < 0:
-            raise ConfigError("requests", f"{self.requests} is below 1, or the length {self.length} below 0")
+        Range(1, 1_000_000).check("requests", self.requests)
+        Range(0, MAX_LENGTH).check("length", self.length)
 
 
 def logged_report(
@@ -81,9 +94,10 @@ def logged_report(
     observe("reading")
     log = read_log(folder, table)
     value = load_value(value_file, log.logs.heads)
-    steps = [StepModel.load(each) for each in model_folders]
-    if not steps:
-        raise ConfigError("--model", "none is given")
+    options.evaluation.base.check(value.heads)
+    if options.relevance_head is not None:
+        check_head(value.heads, options.relevance_head)
+    steps = open_models(model_folders)
     selectors = [one.lineage for one in steps]
     judge = (
         open_judge(judge_folder, value) if judge_folder is not None else _fitted(log.logs, value, selectors)
@@ -91,13 +105,21 @@ def logged_report(
     taken = [one.fold for one in (*selectors, *([] if judge is None else [judge.lineage])) if one.fold]
     aside = log.select(unseen(log.logs.users, taken))
     cannot = list[str]()
-    explored = None
+    if judge is None:
+        cannot.append(_NO_JUDGE)
+    explored, evaluation = None, options.evaluation
     rows = with_candidates(aside)
     if not len(rows):
         raise ConfigError(str(folder), _NO_CANDIDATES)
     asked = _requested(aside, rows[: options.requests], options.length)
     if aside.logs.explored[rows].any():
-        explored = _explored(aside, rows)
+        alike = drawn_alike(aside, rows, value.version, evaluation.rules, options.as_drawn)
+        cannot += alike.notes
+        if alike.drawn is not None:
+            base, trust = Softmax(temperature=alike.drawn.temperature), Trust(alike.drawn.top)
+            evaluation = replace(evaluation, base=base, trust=trust)
+        if len(alike.rows):
+            explored = _explored(aside, alike.rows)
     else:
         cannot.append(_NO_EXPLORATION)
     return evaluate_slates(
@@ -110,9 +132,33 @@ def logged_report(
         held_out=aside.logs,
         relevance_head=options.relevance_head,
         cannot=tuple(cannot),
-        options=options.evaluation,
+        options=evaluation,
         observe=observe,
     )
+
+
+def open_models(folders: Sequence[Path]) -> list[StepModel]:
+    """Step models of the seeds of one training.
+
+    Raises:
+        ConfigError: there is none, or two are the same; naming their folders.
+    """
+    if not folders:
+        raise ConfigError("--model", "none is given")
+    made, known = list[StepModel](), dict[str, Path]()
+    for folder in folders:
+        try:
+            made.append(StepModel.load(folder))
+        except ConfigError as error:
+            raise ConfigError("--model", f"{folder}: {error}") from error
+        weights = weights_of(made[-1].tensors)
+        if weights in known:
+            raise ConfigError(
+                "--model",
+                f"{folder} has the weights of {known[weights]}: one training is one seed, however often",
+            )
+        known[weights] = folder
+    return made
 
 
 def open_judge(folder: Path, value: ValueFunction) -> ListJudge:
@@ -132,8 +178,11 @@ def open_judge(folder: Path, value: ValueFunction) -> ListJudge:
 
 def _fitted(logs: LoggedLists, value: ValueFunction, selectors: Sequence[Lineage]) -> ListJudge | None:
     """A judge from the users of the judge's fold; None where no split is recorded or heads are not binary."""
-    split = selectors[0].fold.split if selectors[0].fold is not None else None
-    if split is None or any(head.kind is not HeadKind.BINARY for head in value.heads):
+    splits = [None if one.fold is None else one.fold.split for one in selectors]
+    split = splits[0]
+    if split is None or any(each != split for each in splits):
+        return None
+    if any(head.kind is not HeadKind.BINARY for head in value.heads):
         return None
     rows = split.fold(Part.JUDGE).rows(logs.users)
     if not len(rows):
@@ -177,7 +226,7 @@ def unseen(users: Int64, folds: Sequence[Fold]) -> Int64:
 
 def with_candidates(log: ReadLog) -> Int64:
     """First pages whose candidates were kept."""
-    first = np.ones(len(log.logs), dtype=bool)
+    first = log.logs.page == 0
     if log.logs.earlier is not None:
         first &= ~log.logs.earlier.there.any(axis=1)
     kept = np.array([one is not None for one in log.candidates], dtype=bool)

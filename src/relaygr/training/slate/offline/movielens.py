@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float32, Float64, Int32, Int64
 from relaygr.listwise.folds import Lineage, Part, Split
@@ -28,8 +29,9 @@ from relaygr.training.slate.offline.explored import Explored, as_lists
 from relaygr.training.slate.offline.factors import FactorRanker, calibrated, fit_factors
 from relaygr.training.slate.offline.judge import StepJudge
 from relaygr.training.slate.offline.linear_judge import LinearConfig, fit_linear
-from relaygr.training.slate.offline.policies import Softmax
+from relaygr.training.slate.offline.policies import TEMPERATURE, Softmax
 from relaygr.training.slate.offline.protocol import (
+    SEED,
     EvalSlateOptions,
     Observe,
     Requested,
@@ -83,8 +85,9 @@ class MovieLensOptions:
 
     def __post_init__(self) -> None:
         for name in ("length", "explored", "requests", "seeds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, f"{getattr(self, name)} is below 1")
+            Range(1, 1000).check(name, getattr(self, name))
+        TEMPERATURE.check("temperature", self.temperature)
+        SEED.check("seed", self.seed)
         if self.candidates < self.length:
             raise ConfigError("candidates", f"{self.candidates} is below the length {self.length}")
 

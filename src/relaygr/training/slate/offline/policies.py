@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,13 +10,17 @@ import numpy as np
 
 from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
+from relaygr.core.excerpt import excerpt
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
 from relaygr.listwise.generators.relevance import scale_of
 from relaygr.listwise.lists import ListModel
+from relaygr.listwise.pool import Head
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.search import StepSearch
 from relaygr.training.slate.offline.cascade import ModelSteps, Steps
 from relaygr.training.slate.offline.explored import Explored, rewards
+
+TEMPERATURE, STRENGTH = Range(0, 1e6, open_low=True), Range(0, 1e6)
 
 
 class SlatePolicy(Protocol):
@@ -44,21 +49,28 @@ class Softmax:
     of: str = "unit"
 
     def __post_init__(self) -> None:
-        Range(0, 1e6, open_low=True).check("softmax.temperature", self.temperature)
+        TEMPERATURE.check("softmax.temperature", self.temperature)
 
     @property
     def name(self) -> str:
         return f"softmax {self.temperature:g}"
 
-    def log_probabilities(self, scene: Scene, picks: Int32) -> Float64:
-        return log_softmax(self._scores(scene) / self.temperature, followers(scene, picks))
-
-    def _scores(self, scene: Scene) -> Float64:
-        if self.of == "unit" or self.of == "raw":
-            return scale_of(scene, "unit" if self.of == "unit" else "raw")(scene.value)
-        names = [head.name for head in scene.pool.heads]
+    def check(self, heads: Sequence[Head]) -> None:
+        """Raise ConfigError where the scores are of none of these heads."""
+        names = ("unit", "raw", *(head.name for head in heads))
         if self.of not in names:
-            raise ConfigError("softmax.of", f"{self.of!r} is none of unit, raw, {', '.join(names)}")
+            raise ConfigError("softmax.of", f"{excerpt(repr(self.of))} is none of {', '.join(names)}")
+
+    def log_probabilities(self, scene: Scene, picks: Int32) -> Float64:
+        return log_softmax(self._scores(scene, picks) / self.temperature, followers(scene, picks))
+
+    def _scores(self, scene: Scene, picks: Int32) -> Float64:
+        """[C], or [T, C] where soft rules price what stands behind a prefix."""
+        if self.of == "unit" or self.of == "raw":
+            value = scene.value - prices_of(scene, picks) if scene.walk.priced else scene.value
+            return scale_of(scene, "unit" if self.of == "unit" else "raw")(value)
+        self.check(scene.pool.heads)
+        names = [head.name for head in scene.pool.heads]
         return scene.pool.outputs[:, names.index(self.of)].astype(np.float64)
 
 
@@ -76,7 +88,7 @@ class Tilted:
     strength: float
 
     def __post_init__(self) -> None:
-        Range(0, 1e6).check("tilted.strength", self.strength)
+        STRENGTH.check("tilted.strength", self.strength)
 
     @property
     def name(self) -> str:
@@ -105,6 +117,24 @@ def _followers(scene: Scene, picks: Int32) -> Bool:
     return found
 
 
+def prices_of(scene: Scene, picks: Int32) -> Float64:
+    """What soft rules take from every candidate behind each prefix of a list int32 [T]. [T, C]"""
+    marks, walk = scene.walk.start(), scene.walk
+    found = np.empty((len(picks), len(scene)))
+    for t, item in enumerate(picks.tolist()):
+        found[t] = walk.price(marks, t)[0]
+        marks = walk.step(marks, t, _ROOT, np.array([item]))
+    return found
+
+
+def columns_of(scene: Scene, picks: Int32) -> Int32:
+    """Columns of a scene for indices into its pool as the caller gave it; -1 for what the scene lacks."""
+    place = np.full(max(int(scene.columns.max()), int(picks.max(initial=0))) + 1, -1, dtype=np.int32)
+    place[scene.columns] = np.arange(len(scene), dtype=np.int32)
+    found: Int32 = place[picks]
+    return found
+
+
 def behind(model: ListModel, scene: Scene, picks: Int32) -> tuple[Float64, Float64]:
     """V and 1 - e of every candidate behind each prefix of a list int32 [T]; 0 where barred. [T, C] each"""
     return scene.once(("behind", model, picks.tobytes()), lambda: _behind(model, scene, picks))
@@ -129,7 +159,7 @@ def steps_of(explored: Explored, scenes: list[Scene], policy: SlatePolicy, model
     """A policy on logged lists, with a model for the doubly robust form.
 
     Args:
-        scenes: of `explored`; they keep what was computed for another policy.
+        scenes: of `explored`, which hold all picks; they keep what was computed for another policy.
     """
     logs = explored.logs
     N, L = explored.picks.shape
@@ -139,7 +169,7 @@ def steps_of(explored: Explored, scenes: list[Scene], policy: SlatePolicy, model
         T = int(logs.consumed[n])
         if not T:
             continue
-        picks = np.argsort(scene.columns)[explored.picks[n, :T]].astype(np.int32)
+        picks = columns_of(scene, explored.picks[n, :T])
         said = policy.log_probabilities(scene, picks)
         share = np.exp(said)
         at = np.arange(T)

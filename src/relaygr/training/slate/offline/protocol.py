@@ -8,26 +8,39 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
 from relaygr.listwise.folds import Lineage
 from relaygr.listwise.lists import ListModel
+from relaygr.listwise.masks import Rules
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.request import Mode, SlateAsk
 from relaygr.listwise.slates import Slates
+from relaygr.listwise.trust import Trust
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.offline.cascade import Estimate, estimate, replay
 from relaygr.training.slate.offline.compare import compare
 from relaygr.training.slate.offline.coverage import pool_variety, variety
+from relaygr.training.slate.offline.drawn import drawable
 from relaygr.training.slate.offline.explored import Explored, as_lists, usable
 from relaygr.training.slate.offline.judge import ListJudge, check_independent
 from relaygr.training.slate.offline.methods import BASELINE, DEFAULT, METHODS, Made, make_lists
-from relaygr.training.slate.offline.policies import SlatePolicy, Softmax, Tilted, matching, steps_of
+from relaygr.training.slate.offline.policies import (
+    STRENGTH,
+    SlatePolicy,
+    Softmax,
+    Tilted,
+    matching,
+    steps_of,
+)
 from relaygr.training.slate.offline.quality import judge_quality
-from relaygr.training.slate.offline.relevance import Relevance, relevance
+from relaygr.training.slate.offline.relevance import Relevance, check_head, relevance
 from relaygr.training.slate.offline.report import Evidence, SlateReport, Source, means
 
 ALL = "all"
+SEED = Range(0, 2**32 - 1)
+MAX_STRENGTHS = 16
 Observe = Callable[[str], None]
 # True utilities [N] of one list a request, in both forms: the second are columns of the pools.
 Truth = Callable[[LoggedLists, Int32], Float64]
@@ -44,6 +57,8 @@ class EvalSlateOptions:
     Attributes:
         methods: the baseline `pointwise` is always among them.
         base: the policy that logged the explored lists, for tilted policies and as a check of propensities.
+        rules: that explored lists were made under; None for none.
+        trust: the region that they were drawn from; None for all candidates.
         strengths: of tilted policies.
         depths: of off-policy estimates; None for all positions.
         most_lists: explored lists that estimates use, the first ones.
@@ -53,6 +68,8 @@ class EvalSlateOptions:
 
     methods: tuple[str, ...] = METHODS
     base: Softmax = field(default_factory=lambda: Softmax(temperature=0.1))
+    rules: Rules | None = None
+    trust: Trust | None = None
     strengths: tuple[float, ...] = (1.0, 4.0)
     depths: tuple[int, ...] | None = None
     most_lists: int = 5000
@@ -60,6 +77,13 @@ class EvalSlateOptions:
     unrecorded: bool = False
 
     def __post_init__(self) -> None:
+        SEED.check("seed", self.seed)
+        if len(self.strengths) > MAX_STRENGTHS:
+            raise ConfigError("strength", f"{len(self.strengths)} are given, limit {MAX_STRENGTHS}")
+        for each in self.strengths:
+            STRENGTH.check("strength", each)
+        if self.most_lists < 1:
+            raise ConfigError("most_lists", f"{self.most_lists} is below 1")
         if BASELINE not in self.methods:
             raise ConfigError("methods", f"{', '.join(self.methods)} lack the baseline {BASELINE!r}")
 
@@ -107,10 +131,14 @@ def evaluate_slates(
         relevance_head: whose labels are reordered under `relevance`; None for none.
 
     Raises:
-        ConfigError: the judge is a selector, or not known to be independent.
+        ConfigError: the judge is a selector, or not known to be independent; a head is unknown.
     """
     options = options or EvalSlateOptions()
     began = time.perf_counter()
+    if explored is not None:
+        options.base.check(models[0].value.heads)
+    if relevance_head is not None:
+        check_head(models[0].value.heads, relevance_head)
     independence = None
     if judge is not None:
         independence = check_independent(judge.lineage, selectors, options.unrecorded)
@@ -234,11 +262,19 @@ def _estimates(
     if not len(rows):
         return (), ("no logged list has propensities and labels: nothing is estimable off policy",)
     some = explored.select(rows[: options.most_lists])
-    scenes = some.scenes(model.value)
+    scenes = some.scenes(model.value, options.rules, options.trust)
+    inside, lost = drawable(some, scenes), tuple[str, ...]()
+    if not inside.all():
+        lost = (f"{int((~inside).sum()):,} lists hold what these rules and this trust region do not allow",)
+        scenes = [scene for scene, kept in zip(scenes, inside, strict=True) if kept]
+        some = some.select(inside) if scenes else some
+    if not scenes or not some.logs.consumed.any():
+        return (), (*lost, "nobody got to a position of such a list: nothing is estimable off policy")
     policies: list[SlatePolicy] = [options.base]
     policies += [Tilted(base=options.base, model=model, strength=each) for each in options.strengths]
     found = list[Estimate]()
     notes = [f"{len(some):,} of {len(explored):,} logged lists have propensities and labels and were used"]
+    notes += lost
     for policy in policies:
         steps = steps_of(some, scenes, policy, model)
         if policy is options.base:
@@ -246,7 +282,8 @@ def _estimates(
             gap = float(np.abs(steps.log_target - steps.log_logging)[seen].max())
             notes.append(f"logged propensities differ from {policy.name} by up to {gap:.2g} in log")
         found += estimate(policy.name, steps, options.depths, options.seed)
-    for one in make_lists(model, some.pools, scenes, [BASELINE, DEFAULT]):
+    whole = scenes if options.trust is None else some.scenes(model.value, options.rules)
+    for one in make_lists(model, some.pools, whole, [BASELINE, DEFAULT]):
         found += replay(one.method, steps, matching(some, one.picks), options.depths, options.seed)
     return tuple(found), tuple(notes)
 

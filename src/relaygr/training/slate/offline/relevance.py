@@ -6,13 +6,15 @@ That is the very thing a list model denies, so these figures say nothing about i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
 from relaygr.core.errors import ConfigError
+from relaygr.core.excerpt import excerpt
 from relaygr.listwise.arrays import Bool, Float64, Int64
+from relaygr.listwise.pool import Head
 from relaygr.training.bootstrap import interval, resample
 from relaygr.training.metrics import ndcg
 from relaygr.training.slate.logs import LoggedLists
@@ -40,9 +42,8 @@ def relevance(
     Raises:
         ConfigError: the head is none of the logs'.
     """
+    check_head(logs.heads, head)
     names = [each.name for each in logs.heads]
-    if head not in names:
-        raise ConfigError("head", f"{head!r} is none of {', '.join(names)}")
     labels = logs.labels[..., names.index(head)] > 0
     kept = np.flatnonzero([_mixed(labels[n, : logs.consumed[n]]) for n in range(len(logs))])
     made = []
@@ -58,6 +59,13 @@ def relevance(
                 Relevance(method=method, metric=metric, mean=mean, low=low, high=high, lists=len(kept))
             )
     return tuple(made)
+
+
+def check_head(heads: Sequence[Head], head: str) -> None:
+    """Raise ConfigError where the head is none of those."""
+    names = [each.name for each in heads]
+    if head not in names:
+        raise ConfigError("relevance", f"head {excerpt(repr(head))} is none of {', '.join(names)}")
 
 
 def _mixed(labels: Bool) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
 from relaygr.listwise.arrays import Float64, Int32, Int64
 from relaygr.listwise.folds import Lineage, Part, Split
@@ -15,7 +16,7 @@ from relaygr.training.slate.fit import StepTraining, train_step
 from relaygr.training.slate.logs import LoggedLists
 from relaygr.training.slate.offline.explored import Explored, of_world
 from relaygr.training.slate.offline.linear_judge import LinearConfig, fit_linear
-from relaygr.training.slate.offline.policies import Softmax
+from relaygr.training.slate.offline.policies import TEMPERATURE, Softmax
 from relaygr.training.slate.offline.protocol import (
     EvalSlateOptions,
     Observe,
@@ -52,9 +53,9 @@ class SimulatedOptions:
     evaluation: EvalSlateOptions = field(default_factory=EvalSlateOptions)
 
     def __post_init__(self) -> None:
-        for name in ("lists", "requests", "seeds"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, f"{getattr(self, name)} is below 1")
+        for name, most in (("lists", 1_000_000), ("requests", 1_000_000), ("seeds", 1000)):
+            Range(1, most).check(name, getattr(self, name))
+        TEMPERATURE.check("temperature", self.temperature)
 
 
 def simulated_report(options: SimulatedOptions | None = None, observe: Observe = ignore) -> SlateReport:
