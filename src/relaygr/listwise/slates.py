@@ -7,7 +7,7 @@ time, a number that is not finite, an exception, a broken rule) ends in that lis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,6 +28,7 @@ from relaygr.listwise.generators.mmr import Mmr
 from relaygr.listwise.generators.pointwise import NAME as POINTWISE
 from relaygr.listwise.generators.pointwise import Pointwise
 from relaygr.listwise.lists import ListModel
+from relaygr.listwise.masks import never
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.proposal import Budget, Generator, Proposal
 from relaygr.listwise.request import Mode, SlateAsk
@@ -35,6 +36,8 @@ from relaygr.listwise.result import Candidate, Reason, SlateResult, Stage, Versi
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.trust import Region, Trust
 from relaygr.listwise.value import ValueFunction
+
+LOOKAHEAD_SHARE = 0.5  # of a request's time: then rules look ahead no further
 
 
 @dataclass(slots=True)
@@ -147,7 +150,7 @@ class Slates:
         if mode is not Mode.OFF and self.step is None:
             raise RequestError("mode", f"{mode} needs a step model, and this server has none")
         with course.stage(Stage.FALLBACK):
-            scene = self._scene(ask, pool)
+            scene = self._scene(ask, pool, course.budget.late(LOOKAHEAD_SHARE))
         chosen, reason, error = None, Reason.OFF, ""
         if mode is not Mode.OFF:
             chosen, reason, error = self._attempt(scene, course)
@@ -173,13 +176,13 @@ class Slates:
         """The request as generators and evaluators see it, its fallback included; raises as `serve`."""
         return self._scene(ask, pool)
 
-    def _scene(self, ask: SlateAsk, pool: Pool) -> Scene:
+    def _scene(self, ask: SlateAsk, pool: Pool, late: Callable[[], bool] = never) -> Scene:
         if pool.heads != self.value.heads:
             raise RequestError("heads", f"{pool.heads} are not the value function's {self.value.heads}")
         value = self.value(pool.natural())
         order = np.argsort(-value, kind="stable")
         ranked, value = pool.select(order), value[order]
-        walk = ask.rules.open(ranked, value, ask.length, ask.shown, ask.allow_short)
+        walk = ask.rules.open(ranked, value, ask.length, ask.shown, ask.allow_short, late)
         scene = Scene(ask, ranked, value, walk, order.astype(np.int64))
         made = self._fallback.propose(scene, Budget(self._clock))
         if not made:
