@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from relaygr.core.clock import Clock
 from relaygr.listwise.arrays import Int32
 from relaygr.listwise.errors import SlateDeadlineError
-from relaygr.listwise.masks import never
 
 if TYPE_CHECKING:
     from relaygr.listwise.scene import Scene
@@ -53,13 +51,6 @@ class Budget:
     def left_s(self) -> float:
         """Seconds until the deadline; infinite without one."""
         return math.inf if self._deadline_s is None else self._deadline_s - self._clock.now_s()
-
-    def late(self, share: float) -> Callable[[], bool]:
-        """Says whether that share of the time which is left now has gone by; never without a deadline."""
-        if self._deadline_s is None:
-            return never
-        until_s = self._clock.now_s() + share * max(self.left_s, 0.0)
-        return lambda: self._clock.now_s() >= until_s
 
     def check(self) -> None:
         """Call between stages and between positions.

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -144,13 +145,17 @@ class Slates:
             RequestError: the request does not fit the models.
             BrokenRuleError: even the fallback violates a rule.
         """
-        deadline = None if ask.budget_ms is None else self._clock.now_s() + ask.budget_ms / 1e3
+        deadline, late = None, never
+        if ask.budget_ms is not None:
+            began_s, limit_s = self._clock.now_s(), ask.budget_ms / 1e3
+            deadline = began_s + limit_s
+            late = partial(self._past, began_s + LOOKAHEAD_SHARE * limit_s)
         course = _Course(Budget(self._clock, deadline), self._clock)
         mode = self._mode if ask.mode is None else ask.mode
         if mode is not Mode.OFF and self.step is None:
             raise RequestError("mode", f"{mode} needs a step model, and this server has none")
         with course.stage(Stage.FALLBACK):
-            scene = self._scene(ask, pool, course.budget.late(LOOKAHEAD_SHARE))
+            scene = self._scene(ask, pool, late)
         chosen, reason, error = None, Reason.OFF, ""
         if mode is not Mode.OFF:
             chosen, reason, error = self._attempt(scene, course)
@@ -161,6 +166,9 @@ class Slates:
             result = self._result(scene, mode, course, None, kept, error, shadow)
         self.counts.add(result, course.timed_out)
         return result
+
+    def _past(self, moment_s: float) -> bool:
+        return self._clock.now_s() >= moment_s
 
     def serve_batch(self, asks: Sequence[SlateAsk], pools: Sequence[Pool]) -> list[SlateResult | RelayError]:
         """The same as one call of `serve` each; a request's error stands in its place."""

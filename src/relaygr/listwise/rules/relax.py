@@ -14,8 +14,8 @@ from relaygr.listwise.masks import Relaxation, never
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.compile import compile_rule
 from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
-from relaygr.listwise.rules.ground import Ground, open_ground
 from relaygr.listwise.rules.effort import Effort
+from relaygr.listwise.rules.ground import Ground, open_ground
 from relaygr.listwise.rules.search import PAIR_NODES
 from relaygr.listwise.rules.walk import RuleWalk
 
@@ -36,8 +36,8 @@ def open_walk(
     Relaxable rules are sorted by (order, place in the document). The shortest run of them whose removal
     leaves a list is removed; if none does, the length falls to the greatest for which there is one. Then each
     removed rule, the last first, is put back if a list still satisfies it: every rule that stays relaxed is
-    violated by every list that satisfies the others. Once `late` says so, nothing is searched any more: all
-    relaxable rules go at once if the pointwise list does not satisfy them, and none comes back.
+    violated by every list that satisfies the others. Once `late` says so, nothing is searched any more: rules
+    go that the pointwise list does not satisfy, and none comes back.
 
     Raises:
         InfeasibleError: nothing is eligible, or the list would be shorter and `allow_short` is false.
@@ -70,7 +70,7 @@ class _Opening:
         if eligible < self.asked and not allow_short:
             raise InfeasibleError("length", f"{eligible} eligible candidates for {self.asked} positions")
         every = [rule for rule in self.document.rules if compile_rule(rule, self.ground) is not None]
-        walk = self._try(every)
+        walk = self._try(every, last=not _relaxable(every))
         if walk is None:
             walk = self._relaxed(every, allow_short)
         elif self.ground.length < self.asked:
@@ -97,9 +97,7 @@ class _Opening:
                 walk, given_up = kept, rest
         return self._logged(walk, every, given_up, full)
 
-    def _shortest_run(
-        self, every: list[AnyRule], order: Sequence[AnyRule]
-    ) -> tuple[RuleWalk | None, int]:
+    def _shortest_run(self, every: list[AnyRule], order: Sequence[AnyRule]) -> tuple[RuleWalk | None, int]:
         """The least number of rules from the front of the order whose removal leaves a list, and its walk.
 
         Without more rules there is a list all the more, so that the number is found by doubling and halving.

@@ -52,7 +52,9 @@ class ClassSearch:
         effort: what all calls together may spend.
     """
 
-    def __init__(self, rules: Sequence[Automaton], labels: Sequence[Labels], length: int, effort: Effort) -> None:
+    def __init__(
+        self, rules: Sequence[Automaton], labels: Sequence[Labels], length: int, effort: Effort
+    ) -> None:
         self._rules, self._length, self.effort = tuple(rules), length, effort
         self.classes = len(labels)
         table = np.array(labels, dtype=np.int64).reshape(self.classes, len(self._rules))

@@ -14,8 +14,8 @@ from relaygr.listwise.masks import Marks, Relaxation, RuleEffect
 from relaygr.listwise.rules.automaton import Automaton
 from relaygr.listwise.rules.compile import compile_rules, pins_of
 from relaygr.listwise.rules.document import AnyRule, Relaxable
-from relaygr.listwise.rules.ground import Ground
 from relaygr.listwise.rules.effort import Effort, OutOfNodesError
+from relaygr.listwise.rules.ground import Ground
 from relaygr.listwise.rules.quota import MinimumQuota
 from relaygr.listwise.rules.search import Keys, Search
 from relaygr.listwise.rules.slack import never_stuck
@@ -288,9 +288,7 @@ class RuleWalk:
             marks = self.step(marks, t, ROOT, np.array([item]))
         return np.array(picks, dtype=np.int32)
 
-    def _first_planned(
-        self, marks: Marks, t: int, values: Float64, plan: list[int]
-    ) -> tuple[int, list[int]]:
+    def _first_planned(self, marks: Marks, t: int, values: Float64, plan: list[int]) -> tuple[int, list[int]]:
         """The best candidate at t with a plan for the positions behind it; that of `plan` at the latest."""
         classes, mask = self._search.classes, self._possible(marks, t)
         while mask.any() and not self._effort.over:
