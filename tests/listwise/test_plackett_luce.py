@@ -182,7 +182,7 @@ def test_a_list_rescued_at_a_dead_end_has_no_propensity() -> None:
     rescued = 0
     for seed in range(40):
         small = case(
-            seed, candidates=20, length=8, rules=4, authors=3, kinds=("gap", "cap", "slot"), soft=0.0
+            seed, candidates=21, length=8, rules=5, authors=4, kinds=("gap", "cap", "slot"), soft=0.0
         )
         poor = RuleSet(
             parse_rules({"id": "poor", "lookahead_nodes": 0, "rules": []}).extended(small.document.rules)

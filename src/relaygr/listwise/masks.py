@@ -6,7 +6,7 @@ ascending), so that the lowest column is the tie-breaker everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,11 @@ import numpy as np
 from relaygr.listwise.arrays import Bool, Float64, Int32, Int64
 from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.pool import Pool, Shown
+
+
+def never() -> bool:
+    """Of a request without a limit of time."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +138,17 @@ class Rules(Protocol):
     def version(self) -> str: ...
 
     def open(
-        self, pool: Pool, value: Float64, length: int, shown: Shown | None = None, allow_short: bool = True
+        self,
+        pool: Pool,
+        value: Float64,
+        length: int,
+        shown: Shown | None = None,
+        allow_short: bool = True,
+        late: Callable[[], bool] = never,
     ) -> Walk:
         """A walk over `pool`, whose columns are in the order of pointwise rank; `value` [C] descends.
+
+        Once `late` says so, rules are relaxed that a longer search might have kept.
 
         Raises:
             InfeasibleError: rules that are never relaxed, or the length without `allow_short`, cannot hold.
@@ -155,7 +168,13 @@ class NoRules:
     version: str = "none"
 
     def open(
-        self, pool: Pool, value: Float64, length: int, shown: Shown | None = None, allow_short: bool = True
+        self,
+        pool: Pool,
+        value: Float64,
+        length: int,
+        shown: Shown | None = None,
+        allow_short: bool = True,
+        late: Callable[[], bool] = never,
     ) -> FreeWalk:
         fresh = fresh_columns(pool, shown)
         got = min(length, int(fresh.sum()))

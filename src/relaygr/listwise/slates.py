@@ -7,9 +7,10 @@ time, a number that is not finite, an exception, a broken rule) ends in that lis
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from relaygr.listwise.generators.mmr import Mmr
 from relaygr.listwise.generators.pointwise import NAME as POINTWISE
 from relaygr.listwise.generators.pointwise import Pointwise
 from relaygr.listwise.lists import ListModel
+from relaygr.listwise.masks import never
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.proposal import Budget, Generator, Proposal
 from relaygr.listwise.request import Mode, SlateAsk
@@ -36,6 +38,8 @@ from relaygr.listwise.result import Candidate, Exploration, Reason, SlateResult,
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.trust import Region, Trust
 from relaygr.listwise.value import ValueFunction
+
+LOOKAHEAD_SHARE = 0.5  # of a request's time: then rules look ahead no further
 
 
 @dataclass(slots=True)
@@ -146,13 +150,17 @@ class Slates:
             RequestError: the request does not fit the models.
             BrokenRuleError: even the fallback violates a rule.
         """
-        deadline = None if ask.budget_ms is None else self._clock.now_s() + ask.budget_ms / 1e3
+        deadline, late = None, never
+        if ask.budget_ms is not None:
+            began_s, limit_s = self._clock.now_s(), ask.budget_ms / 1e3
+            deadline = began_s + limit_s
+            late = partial(self._past, began_s + LOOKAHEAD_SHARE * limit_s)
         course = _Course(Budget(self._clock, deadline), self._clock)
         mode = self._mode if ask.mode is None else ask.mode
         if mode is not Mode.OFF and self.step is None:
             raise RequestError("mode", f"{mode} needs a step model, and this server has none")
         with course.stage(Stage.FALLBACK):
-            scene = self._scene(ask, pool)
+            scene = self._scene(ask, pool, late)
         chosen, reason, error = None, Reason.OFF, ""
         if mode is Mode.ON:
             chosen = self._explored(scene, course)
@@ -165,6 +173,9 @@ class Slates:
             result = self._result(scene, mode, course, None, kept, error, shadow)
         self.counts.add(result, course.timed_out)
         return result
+
+    def _past(self, moment_s: float) -> bool:
+        return self._clock.now_s() >= moment_s
 
     def serve_batch(self, asks: Sequence[SlateAsk], pools: Sequence[Pool]) -> list[SlateResult | RelayError]:
         """The same as one call of `serve` each; a request's error stands in its place."""
@@ -180,13 +191,13 @@ class Slates:
         """The request as generators and evaluators see it, its fallback included; raises as `serve`."""
         return self._scene(ask, pool)
 
-    def _scene(self, ask: SlateAsk, pool: Pool) -> Scene:
+    def _scene(self, ask: SlateAsk, pool: Pool, late: Callable[[], bool] = never) -> Scene:
         if pool.heads != self.value.heads:
             raise RequestError("heads", f"{pool.heads} are not the value function's {self.value.heads}")
         value = self.value(pool.natural())
         order = np.argsort(-value, kind="stable")
         ranked, value = pool.select(order), value[order]
-        walk = ask.rules.open(ranked, value, ask.length, ask.shown, ask.allow_short)
+        walk = ask.rules.open(ranked, value, ask.length, ask.shown, ask.allow_short, late)
         scene = Scene(ask, ranked, value, walk, order.astype(np.int64))
         made = self._fallback.propose(scene, Budget(self._clock))
         if not made:

@@ -98,6 +98,19 @@ class Automaton(ABC):
         """`final_ok` of a key."""
         return True
 
+    @property
+    def limits(self) -> bool:
+        """Whether `room` ever says less than all positions."""
+        return False
+
+    def room(self, key: Any, t: int, slots: int, label: int) -> int:
+        """How many candidates of `label` the positions t..t + slots - 1 take at most; necessary only."""
+        return slots
+
+    def urge(self, key: Any, t: int, label: int, left: Left) -> float:
+        """How soon a candidate of `label` should come so that the rest stays easy: -1..1, and none is wrong."""
+        return 0.0
+
 
 def everything(columns: int) -> Bool:
     """A mask that forbids nothing. [1, C]"""

@@ -42,7 +42,14 @@ def compile_rules(rules: Sequence[AnyRule], ground: Ground, pins: Pins = ()) -> 
 
 
 def compile_rule(rule: AnyRule, ground: Ground, pins: Pins = ()) -> Automaton | None:
-    """The automaton of a rule; None if no list on this ground can break it."""
+    """The automaton of a rule; None if no list on this ground can break it. Made once for each ground."""
+    key = rule.name, pins
+    if key not in ground.automata:
+        ground.automata[key] = _compile(rule, ground, pins)
+    return ground.automata[key]
+
+
+def _compile(rule: AnyRule, ground: Ground, pins: Pins) -> Automaton | None:
     match rule:
         case Gap() | Cap():
             return _window(rule, ground, pins)

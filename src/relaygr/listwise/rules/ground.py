@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from relaygr.core.errors import RequestError
 from relaygr.listwise.arrays import Bool, Int64
 from relaygr.listwise.pool import Pool, Shown
+from relaygr.listwise.rules.automaton import Automaton
 from relaygr.listwise.rules.document import Eligible, RuleDocument
 
 
@@ -24,6 +25,7 @@ class Ground:
         shown_attributes: name -> int64 [S].
         eligible: bool [C], candidates that may be picked at all.
         length: positions to fill, n.
+        automata: of rules that were compiled on this ground, by name and pins; None if it cannot be broken.
     """
 
     ids: Int64
@@ -32,6 +34,7 @@ class Ground:
     shown_attributes: Mapping[str, Int64]
     eligible: Bool
     length: int
+    automata: dict[Hashable, Automaton | None] = field(default_factory=dict, init=False)
 
     @property
     def offset(self) -> int:

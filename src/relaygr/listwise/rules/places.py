@@ -60,6 +60,21 @@ class SlotClass(Automaton):
             return False
         return not self.exclusive or left.get(0, 0) >= self.length - t - slots
 
+    @property
+    def limits(self) -> bool:
+        return True
+
+    def room(self, key: Any, t: int, slots: int, label: int) -> int:
+        inside = int(self._behind[t] - self._behind[t + slots])
+        if not label:
+            return slots - inside
+        return inside if self.exclusive else slots
+
+    def urge(self, key: Any, t: int, label: int, left: Left) -> float:
+        if not label or self.at[t]:
+            return 0.0
+        return -int(self._behind[t]) / max(left.get(1, 0), 1)
+
 
 class PinnedItem(Automaton):
     """Stateless: one candidate stands at one position and nowhere else.

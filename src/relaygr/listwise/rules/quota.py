@@ -96,6 +96,11 @@ class MinimumQuota(Automaton):
     def done(self, key: int) -> bool:
         return key == 0
 
+    def urge(self, key: int, t: int, label: int, left: Left) -> float:
+        if not key or label != 1:
+            return 0.0
+        return key / max(min(left.get(1, 0), self.within - t), 1)
+
 
 class MaximumQuota(Automaton):
     """State: items of the class so far. int32 [B]
@@ -182,3 +187,13 @@ class MaximumQuota(Automaton):
 
     def enough(self, key: int, t: int, left: Left) -> bool:
         return left.get(0, 0) + min(left.get(1, 0), key) >= self.length - t
+
+    @property
+    def limits(self) -> bool:
+        return True
+
+    def room(self, key: int, t: int, slots: int, label: int) -> int:
+        return min(key, slots) if label else slots
+
+    def urge(self, key: int, t: int, label: int, left: Left) -> float:
+        return -1 / (1 + key) if label else 0.0

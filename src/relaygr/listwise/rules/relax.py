@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from relaygr.listwise.arrays import Float64, Int32
 from relaygr.listwise.decode import ROOT
 from relaygr.listwise.errors import InfeasibleError
-from relaygr.listwise.masks import Relaxation
+from relaygr.listwise.masks import Relaxation, never
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.compile import compile_rule
 from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
+from relaygr.listwise.rules.effort import Effort
 from relaygr.listwise.rules.ground import Ground, open_ground
 from relaygr.listwise.rules.search import PAIR_NODES
 from relaygr.listwise.rules.walk import RuleWalk
 
+GRACE_NODES = 200  # of the exact search when all else is spent, for rules that are never relaxed
+
 
 def open_walk(
-    document: RuleDocument, pool: Pool, length: int, shown: Shown | None, *, allow_short: bool
+    document: RuleDocument,
+    pool: Pool,
+    length: int,
+    shown: Shown | None,
+    *,
+    allow_short: bool,
+    late: Callable[[], bool] = never,
 ) -> RuleWalk:
     """A walk that some list of its length satisfies.
 
     Relaxable rules are sorted by (order, place in the document). The shortest run of them whose removal
     leaves a list is removed; if none does, the length falls to the greatest for which there is one. Then each
     removed rule, the last first, is put back if a list still satisfies it: every rule that stays relaxed is
-    violated by every list that satisfies the others.
+    violated by every list that satisfies the others. Once `late` says so, nothing is searched any more: rules
+    go that the pointwise list does not satisfy, and none comes back.
 
     Raises:
         InfeasibleError: nothing is eligible, or the list would be shorter and `allow_short` is false.
         RequestError: a rule names an attribute that is not there.
     """
     ground = open_ground(document, pool, length, shown)
-    opening = _Opening(document, ground, length, document.lookahead_nodes)
+    opening = _Opening(document, ground, length, document.lookahead_nodes, late)
     return opening.walk(allow_short)
 
 
@@ -44,7 +54,13 @@ class _Opening:
     ground: Ground
     asked: int
     nodes: int
+    late: Callable[[], bool]
     hits: int = 0
+    grace: Effort = field(default_factory=lambda: Effort(GRACE_NODES))
+    reasons: Effort = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reasons = Effort(PAIR_NODES, self.late)
 
     def walk(self, allow_short: bool) -> RuleWalk:
         eligible = int(self.ground.eligible.sum())
@@ -54,24 +70,19 @@ class _Opening:
         if eligible < self.asked and not allow_short:
             raise InfeasibleError("length", f"{eligible} eligible candidates for {self.asked} positions")
         every = [rule for rule in self.document.rules if compile_rule(rule, self.ground) is not None]
-        walk = self._try(every)
+        walk = self._try(every, last=not _relaxable(every))
         if walk is None:
             walk = self._relaxed(every, allow_short)
         elif self.ground.length < self.asked:
             reason = f"{eligible} eligible candidates for {self.asked} positions"
             walk.relaxations = (Relaxation("length", eligible, reason),)
         walk.count_hits(self.hits)
-        walk.renew(self.document.lookahead_nodes)
+        walk.renew(self.document.lookahead_nodes, self.late)
         return walk
 
     def _relaxed(self, every: list[AnyRule], allow_short: bool) -> RuleWalk:
-        order = _relaxable(every)
-        full = self.ground
-        dropped = 0
-        walk: RuleWalk | None = None
-        while walk is None and dropped < len(order):
-            dropped += 1
-            walk = self._try(_without(every, order[:dropped]))
+        order, full = _relaxable(every), self.ground
+        walk, dropped = self._shortest_run(every, order)
         if walk is None:
             if not allow_short:
                 raise InfeasibleError(*self._culprit(_without(every, order)))
@@ -79,24 +90,50 @@ class _Opening:
         given_up = list(order[:dropped])
         # The last one is known to be in the way, unless it was the length that made room.
         for rule in reversed(given_up if self.ground.length < full.length else given_up[:-1]):
+            if self.late():
+                break
             rest = [other for other in given_up if other is not rule]
             if (kept := self._try(_without(every, rest))) is not None:
                 walk, given_up = kept, rest
         return self._logged(walk, every, given_up, full)
 
+    def _shortest_run(self, every: list[AnyRule], order: Sequence[AnyRule]) -> tuple[RuleWalk | None, int]:
+        """The least number of rules from the front of the order whose removal leaves a list, and its walk.
+
+        Without more rules there is a list all the more, so that the number is found by doubling and halving.
+        """
+        walk, least, most, step = None, 1, len(order), 1
+        while least <= most:
+            if walk is not None:
+                tried = (least + most) // 2
+            else:
+                tried, step = min(len(order) if self.late() else step, len(order)), step * 2
+            found = self._try(_without(every, order[:tried]), last=tried == len(order))
+            if found is None:
+                least = tried + 1
+            else:
+                walk, most = found, tried - 1
+        return walk, most + 1 if walk is not None else len(order)
+
     def _shorter(self, rules: list[AnyRule]) -> RuleWalk:
         for length in range(self.ground.length - 1, 0, -1):
             self.ground = replace(self.ground, length=length)
-            if (walk := self._try(rules)) is not None:
+            if (walk := self._try(rules, last=True)) is not None:
                 return walk
         self.ground = replace(self.ground, length=1)
         raise InfeasibleError(*self._culprit(rules))
 
-    def _try(self, rules: Sequence[AnyRule]) -> RuleWalk | None:
-        """The walk of the rules if some list satisfies them, with such a list if one had to be made."""
+    def _try(self, rules: Sequence[AnyRule], last: bool = False) -> RuleWalk | None:
+        """The walk of the rules if some list satisfies them, with such a list if one had to be made.
+
+        Args:
+            last: nothing can be given up if this fails; some nodes are left for it whatever the time is.
+        """
         # Half of what is left for each attempt, so that none starves those that come after it.
-        share = self.nodes // 2
-        walk = RuleWalk(self.ground, rules, nodes=share)
+        effort = Effort(share := self.nodes // 2, self.late)
+        if last and effort.over:
+            effort = self.grace
+        walk = RuleWalk(self.ground, rules, effort=effort)
         eligible, length = self.ground.eligible, self.ground.length
         if walk.sure:
             return walk
@@ -104,11 +141,10 @@ class _Opening:
             return None
         picks = greedy_list(walk)
         if len(picks) < length:
-            if walk.conflict() is not None:
-                return None
             rescued = walk.rescue(picks, _by_rank(walk))
             self.hits += walk.budget_hits
-            self.nodes -= share - walk.nodes_left
+            if effort is not self.grace:
+                self.nodes -= share - effort.nodes
             if rescued is None:
                 return None
             picks = rescued
@@ -121,9 +157,8 @@ class _Opening:
         self, walk: RuleWalk, every: list[AnyRule], given_up: list[AnyRule], full: Ground
     ) -> RuleWalk:
         held = [rule for rule in every if rule not in given_up]
-        final = RuleWalk(
-            self.ground, held, given_up, nodes=self.document.lookahead_nodes, witness=walk.witness
-        )
+        effort = Effort(self.document.lookahead_nodes, self.late)
+        final = RuleWalk(self.ground, held, given_up, effort=effort, witness=walk.witness)
         shown = first_list(final)
         positions = {} if shown is None else final.broken(shown)
         log = [
@@ -142,16 +177,19 @@ class _Opening:
     def _why(self, rule: AnyRule, held: list[AnyRule]) -> str:
         if lack := _lack(rule, self.ground):
             return lack
-        if pair := self._other(rule, held):
+        if not self.late() and (pair := self._other(rule, held)):
             return f"no list of {self.ground.length} satisfies it and {pair}"
         found = "found" if self.hits else "there"
-        limit = f" within {self.document.lookahead_nodes} nodes" if self.hits else ""
+        limit = ""
+        if self.hits:
+            limit = " in time" if self.late() else f" within {self.document.lookahead_nodes} nodes"
         return f"no list of {self.ground.length} that satisfies it and {_names(held)} is {found}{limit}"
 
     def _other(self, rule: AnyRule, held: list[AnyRule]) -> str:
         """A rule with which alone this one cannot hold, if there is one."""
         for other in held:
-            if RuleWalk(self.ground, (rule, other), nodes=PAIR_NODES).conflict() is not None:
+            alone = RuleWalk(self.ground, (rule, other), effort=self.reasons)
+            if alone.conflict() is not None:
                 return other.name
         return ""
 

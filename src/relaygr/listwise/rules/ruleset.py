@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from relaygr.listwise.arrays import Float64, Int32, Int64
-from relaygr.listwise.masks import Relaxation, structural_violations
+from relaygr.listwise.masks import Relaxation, never, structural_violations
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.checker import Item, check
 from relaygr.listwise.rules.document import AnyRule, RuleDocument
@@ -30,10 +30,16 @@ class RuleSet:
         return RuleSet(self.document.extended(rules, id))
 
     def open(
-        self, pool: Pool, value: Float64, length: int, shown: Shown | None = None, allow_short: bool = True
+        self,
+        pool: Pool,
+        value: Float64,
+        length: int,
+        shown: Shown | None = None,
+        allow_short: bool = True,
+        late: Callable[[], bool] = never,
     ) -> RuleWalk:
         """As `Rules.open`."""
-        return open_walk(self.document, pool, length, shown, allow_short=allow_short)
+        return open_walk(self.document, pool, length, shown, allow_short=allow_short, late=late)
 
     def violations(
         self, pool: Pool, picks: Int32, length: int, shown: Shown | None, relaxed: Sequence[Relaxation]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -14,12 +14,14 @@ from relaygr.listwise.masks import Marks, Relaxation, RuleEffect
 from relaygr.listwise.rules.automaton import Automaton
 from relaygr.listwise.rules.compile import compile_rules, pins_of
 from relaygr.listwise.rules.document import AnyRule, Relaxable
+from relaygr.listwise.rules.effort import Effort, OutOfNodesError
 from relaygr.listwise.rules.ground import Ground
 from relaygr.listwise.rules.quota import MinimumQuota
-from relaygr.listwise.rules.search import Keys, OutOfNodesError, Search
+from relaygr.listwise.rules.search import Keys, Search
 from relaygr.listwise.rules.slack import never_stuck
 
 CHUNK_CELLS = 4_000_000  # lists x candidates x positions that are looked behind at once
+QUERY_NODES = 64  # of a rescue, for one question; what is not known by then counts as no
 
 
 class RuleWalk:
@@ -31,7 +33,7 @@ class RuleWalk:
     Args:
         ground: candidates and length.
         rules: hard and soft ones that hold, and those relaxed, in the order in which they yield.
-        nodes: states that the exact search may expand.
+        effort: what the exact search may spend.
         favoured: bool [C]; with `at_least`, a demand on how many picks come from it.
         witness: a list [length] that satisfies the hard rules, if one is known.
     """
@@ -42,14 +44,14 @@ class RuleWalk:
         rules: Sequence[AnyRule],
         relaxed: Sequence[AnyRule] = (),
         *,
-        nodes: int,
+        effort: Effort,
         relaxations: tuple[Relaxation, ...] = (),
         favoured: Bool | None = None,
         at_least: int = 0,
         witness: Int32 | None = None,
     ) -> None:
         self._ground, self._document, self._dropped = ground, tuple(rules), tuple(relaxed)
-        self._nodes, self._favoured, self._at_least = nodes, favoured, at_least
+        self._effort, self._favoured, self._at_least = effort, favoured, at_least
         self.length, self.relaxations, self.witness = ground.length, relaxations, witness
         self._hits = 0
         self._first: Int32 | None = None
@@ -89,16 +91,9 @@ class RuleWalk:
         """The hard rules that something can break."""
         return tuple(self._hard)
 
-    def renew(self, nodes: int) -> None:
-        """Let the exact search expand `nodes` from now on; what it knows stays."""
-        self._nodes = nodes
-        if "_search" in self.__dict__:
-            self._search.whole.nodes = nodes
-
-    @property
-    def nodes_left(self) -> int:
-        """What the exact search may still expand."""
-        return self._search.whole.nodes if "_search" in self.__dict__ else self._nodes
+    def renew(self, nodes: int, late: Callable[[], bool]) -> None:
+        """Let the exact search spend so much from now on; what it knows stays."""
+        self._effort.nodes, self._effort.late = nodes, late
 
     def conflict(self) -> tuple[str, str] | None:
         """Two hard rules that no list satisfies together, if there are two and it is soon seen."""
@@ -112,7 +107,7 @@ class RuleWalk:
 
     @cached_property
     def _search(self) -> Search:
-        return Search(self._hard, self._ground.eligible, self.length, self._nodes)
+        return Search(self._hard, self._ground.eligible, self.length, self._effort)
 
     def start(self) -> Marks:
         picked = np.zeros((1, len(self._ground.ids)), dtype=bool)
@@ -180,30 +175,40 @@ class RuleWalk:
         return alive
 
     def _alive(self, marks: Marks, t: int) -> Bool:
-        """Which lists can be completed from t on; yes where there are no nodes left to find out. [B]"""
-        alive = self._greedy(marks, t)
-        for beam in np.flatnonzero(~alive):
-            states = zip(self._hard, marks.rules, strict=False)
-            keys: Keys = tuple(rule.key(state, int(beam), t) for rule, state in states)
-            counts = self._search.counts(self._ground.eligible & ~marks.picked[beam])
+        """Which lists can be completed from t on; yes where too little effort is left to find out. [B]"""
+        alive, _ = self._greedy(marks, t)
+        for beam in np.flatnonzero(~alive).tolist():
             try:
-                alive[beam] = self._search.completable(t, keys, counts)
+                alive[beam] = self._searched(marks, t, beam) is not None
             except OutOfNodesError:
                 self._hits += 1
                 alive[beam] = True
         return alive
 
-    def _greedy(self, marks: Marks, t: int) -> Bool:
-        """Which lists the first allowed candidate at every position completes: a proof for most. [B]"""
+    def _searched(self, marks: Marks, t: int, beam: int, nodes: int | None = None) -> list[int] | None:
+        """As `ClassSearch.completion`, of one list."""
+        states = zip(self._hard, marks.rules, strict=False)
+        keys: Keys = tuple(rule.key(state, beam, t) for rule, state in states)
+        counts = self._search.counts(self._ground.eligible & ~marks.picked[beam])
+        return self._search.completion(t, keys, counts, nodes)
+
+    def _greedy(self, marks: Marks, t: int) -> tuple[Bool, Int64]:
+        """Which lists the first allowed candidate at every position completes, a proof for most, and how.
+
+        Returns:
+            bool [B], and the picks of those; int64 [B, length - t].
+        """
         rows, now = np.arange(marks.beams), marks
+        picks = np.full((marks.beams, self.length - t), -1)
         for later in range(t, self.length):
             mask = self._possible(now, later)
             some = np.flatnonzero(mask.any(axis=1))
-            rows = rows[some]
-            now = self.step(now, later, some, mask[some].argmax(axis=1))
+            rows, items = rows[some], mask[some].argmax(axis=1)
+            picks[rows, later - t] = items
+            now = self.step(now, later, some, items)
         done = np.zeros(marks.beams, dtype=bool)
         done[rows[self._ended(now)]] = True
-        return done
+        return done, picks
 
     def _ended(self, marks: Marks) -> Bool:
         ok = np.ones(marks.beams, dtype=bool)
@@ -242,37 +247,60 @@ class RuleWalk:
         return found
 
     def rescue(self, prefix: Int32, values: Float64) -> Int32 | None:
-        """As `Walk.rescue`: from the longest start of `prefix` that can be completed."""
+        """As `Walk.rescue`: from the longest start of `prefix` that is known to have a completion."""
         trail = [self.start()]
         for t, item in enumerate(prefix.tolist()):
             trail.append(self.step(trail[-1], t, ROOT, np.array([item])))
-        for kept in range(len(prefix), -1, -1):
-            if self._alive(trail[kept], kept)[0]:
-                picks = self._complete(trail[kept], prefix[:kept], values)
-                if picks is not None:
-                    return picks
-        return self.witness
+        # Whether there is a list at all comes first: what is left may be spent on a better one.
+        plan = None if self.witness is None else self._search.classes[self.witness].tolist()
+        if plan is None:
+            try:
+                plan = self._searched(trail[0], 0, 0)
+            except OutOfNodesError:
+                self._hits += 1
+            else:
+                if plan is None:
+                    return None
+        for kept in range(len(prefix), 0, -1):
+            if (going := self._plan(trail[kept], kept)) is not None:
+                return self._complete(trail[kept], prefix[:kept], values, going)
+        return None if plan is None else self._complete(trail[0], prefix[:0], values, plan)
 
-    def _complete(self, marks: Marks, prefix: Int32, values: Float64) -> Int32 | None:
+    def _plan(self, marks: Marks, t: int) -> list[int] | None:
+        """The classes of one completion of one list from t on; None if there is none, or none is found."""
+        try:
+            return self._searched(marks, t, 0, QUERY_NODES)
+        except OutOfNodesError:
+            done, picks = self._greedy(marks, t)
+            if done[0]:
+                classes: list[int] = self._search.classes[picks[0]].tolist()
+                return classes
+            self._hits += 1
+            return None
+
+    def _complete(self, marks: Marks, prefix: Int32, values: Float64, plan: list[int]) -> Int32:
+        """The best candidate at each position that leaves a plan for those behind it. [length]"""
         picks = prefix.tolist()
         for t in range(len(picks), self.length):
             priced = values - self.price(marks, t)[0] if self.priced else values
-            item = self._first_alive(marks, t, priced)
-            if item is None:
-                return None
+            item, plan = self._first_planned(marks, t, priced, plan)
             picks.append(item)
             marks = self.step(marks, t, ROOT, np.array([item]))
-        return np.array(picks, dtype=np.int32) if self._ended(marks)[0] else None
+        return np.array(picks, dtype=np.int32)
 
-    def _first_alive(self, marks: Marks, t: int, values: Float64) -> int | None:
-        """The best candidate with which the list can be completed; classes that cannot go out together."""
-        mask = self._possible(marks, t)
-        while mask.any():
+    def _first_planned(self, marks: Marks, t: int, values: Float64, plan: list[int]) -> tuple[int, list[int]]:
+        """The best candidate at t with a plan for the positions behind it; that of `plan` at the latest."""
+        classes, mask = self._search.classes, self._possible(marks, t)
+        while mask.any() and not self._effort.over:
             item = int(np.where(self._wished(mask, marks, t)[0], values, -np.inf).argmax())
-            if self._completable(marks, t, ROOT, np.array([item]))[0]:
-                return item
-            mask &= self._search.classes != self._search.classes[item]
-        return None
+            if classes[item] == plan[0]:
+                break
+            going = self._plan(self.step(marks, t, ROOT, np.array([item])), t + 1)
+            if going is not None:
+                return item, going
+            mask &= classes != classes[item]
+        here = ((classes == plan[0]) & ~marks.picked[0])[None]
+        return int(np.where(self._wished(here, marks, t)[0], values, -np.inf).argmax()), plan[1:]
 
     def narrow(self, columns: Int64, favoured: Bool | None = None, at_least: int = 0) -> RuleWalk:
         """As `Walk.narrow`."""
@@ -291,7 +319,7 @@ class RuleWalk:
             self._ground.narrow(columns),
             self._document,
             self._dropped,
-            nodes=self._nodes,
+            effort=Effort(self._effort.nodes, self._effort.late),
             relaxations=self.relaxations,
             favoured=favoured,
             at_least=at_least,

@@ -182,9 +182,36 @@ class WindowCap(Automaton):
 
     def enough(self, key: tuple[int, ...], t: int, left: Left) -> bool:
         slots = self.length - t
+        fresh = self._fresh(slots)
+        total = sum([n if n < fresh else fresh for n in left.values()])
+        for label in {*key, MISSING}:
+            if label in left:
+                n = left[label]
+                total += min(n, self.room(key, t, slots, label)) - min(n, fresh)
+        return total >= slots
+
+    @property
+    def limits(self) -> bool:
+        return True
+
+    def room(self, key: tuple[int, ...], t: int, slots: int, label: int) -> int:
+        if label == MISSING:
+            return slots
+        if label not in key:
+            return self._fresh(slots)
         if self.window == WHOLE:
-            total = sum(min(n, max(self.most - key.count(a), 0)) for a, n in left.items() if a != MISSING)
-        else:
-            room = self.most * -(-slots // self.window)
-            total = sum(min(n, room) for a, n in left.items() if a != MISSING)
-        return total + left.get(MISSING, 0) >= slots
+            return min(max(self.most - key.count(label), 0), slots)
+        # Each of the last `most` placements, or the room of one that has not happened, comes back in turns.
+        since = [len(key) - at for at, placed in enumerate(key) if placed == label][-self.most :]
+        fresh = self.most - len(since)
+        first = [*range(fresh), *(max(self.window - ago, at) for at, ago in enumerate(since, fresh))]
+        return sum((slots - 1 - at) // self.window + 1 for at in first if at < slots)
+
+    def _fresh(self, slots: int) -> int:
+        """The room of a value that was not placed within a window."""
+        turns, rest = divmod(slots, self.window)
+        return turns * self.most + min(rest, self.most)
+
+    def urge(self, key: tuple[int, ...], t: int, label: int, left: Left) -> float:
+        """The more there are of a value, the sooner: its windows take turns."""
+        return left[label] / (2 * self.length) if label in left and label != MISSING else 0.0
