@@ -108,7 +108,7 @@ class Automaton(ABC):
         return slots
 
     def urge(self, key: Any, t: int, label: int, left: Left) -> float:
-        """How soon a candidate of `label` should come so that the rest stays easy: -1..1, and none is wrong."""
+        """How soon a candidate of `label` should come for the rest to stay easy: -1..1, and none is wrong."""
         return 0.0
 
 
