@@ -116,17 +116,15 @@ class _Run:
             await self._load(visitor, "recovered")
             await self._load(visitor, "add", lambda: asyncio.to_thread(shape.add))
             await self._load(visitor, "added")
-            await self._load(visitor, "update", lambda: self._update(model))
+            await self._load(visitor, "update", lambda: shape.update(model, self._reload))
         self.samples = visitor.samples
 
-    async def _update(self, model: Path) -> None:
-        """One replica after the other."""
-        for url in self._shape.places:
-            client = self._connect(url)
-            try:
-                await client.reload(str(model))
-            finally:
-                await client.close()
+    async def _reload(self, url: str, model: Path) -> None:
+        client = self._connect(url)
+        try:
+            await client.reload(str(model))
+        finally:
+            await client.close()
 
     async def _compare(self, single: Visitor, visitor: Visitor) -> None:
         """Every other visit goes to the server alone, so that both see the same moods of the machine."""

@@ -29,7 +29,7 @@ class EnvoyShape(PeersShape):
         return [self._envoy.url]
 
     def add(self) -> None:
-        before = len(self.places)
+        before = len(self.urls)
         super().add()
         self._until_healthy(before + 1)
 

@@ -28,4 +28,4 @@ class PeersShape(ServerShape):
 
     @property
     def addresses(self) -> list[str]:
-        return self.places
+        return self.urls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import ClassVar, Self, TypeVar
 
 from relaygr.bench.serve_process import HOST, Listener, ServerProcess, free_port
 
-_P = TypeVar("_P", bound=Listener)
+P = TypeVar("P", bound=Listener)
+Reload = Callable[[str, Path], Awaitable[None]]
+"""Asks the server at a URL to serve the model in a folder."""
 
 _TTL_S = 2
 # A router remembers users for as long as a prefix may live, at least.
@@ -66,6 +69,7 @@ class Shape(ABC):
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+        self._stack = ExitStack()
 
     @classmethod
     def missing(cls) -> str:
@@ -79,13 +83,12 @@ class Shape(ABC):
 
     @property
     @abstractmethod
-    def places(self) -> list[str]:
-        """URLs that a new model is asked of, one after the other, until all replicas have it."""
-
-    @property
-    @abstractmethod
     def replica_bytes(self) -> int | None:
         """Resident memory of the largest replica; None where the system does not tell."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start everything with `enter`; returns when the whole shape serves."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -96,49 +99,12 @@ class Shape(ABC):
         """Start a spare replica; returns when it is ready. BackendError if it does not start."""
 
     @abstractmethod
-    def __enter__(self) -> Self: ...
-
-    @abstractmethod
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class ServerShape(Shape):
-    """Replicas that are `relaygr serve`, named r0, r1, ..."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        ports = {f"r{number}": free_port() for number in range(setup.count + setup.spare)}
-        self.members = {name: f"http://{HOST}:{port}" for name, port in ports.items()}
-        self._ports = ports
-        self._running: dict[str, ServerProcess] = {}
-        self._stack = ExitStack()
-        self._spare = iter(list(self.members)[setup.count :])
-
-    @abstractmethod
-    def front(self) -> None:
-        """Start what is in front of the replicas, which run, with `enter`."""
-
-    def replica(self, name: str, port: int) -> ServerProcess:
-        """One of them, not started."""
-        return ServerProcess(self.place(name), self.setup.settings, port=port)
-
-    @property
-    def places(self) -> list[str]:
-        return [one.url for one in self._running.values()]
-
-    @property
-    def replica_bytes(self) -> int | None:
-        sizes = [one.rss_bytes for one in self._running.values()]
-        known = [size for size in sizes if size is not None]
-        return max(known, default=None)
+    async def update(self, model: Path, reload: Reload) -> None:
+        """Let every replica have the model in this folder, one after the other."""
 
     def __enter__(self) -> Self:
         try:
-            for name in list(self.members)[: self.setup.count]:
-                self._start(name)
-            self.front()
+            self.start()
         except BaseException:
             self._stack.close()
             raise
@@ -149,22 +115,60 @@ class ServerShape(Shape):
     ) -> None:
         self._stack.close()
 
-    def kill(self) -> None:
-        self._running.pop(next(iter(self._running))).kill()
-
-    def add(self) -> None:
-        self._start(next(self._spare))
-
     def place(self, name: str) -> Path:
         """A folder of its own for a process."""
         folder = self.setup.folder / name
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def enter(self, process: _P) -> _P:
+    def enter(self, process: P) -> P:
         """Start a process that ends with the shape."""
         self._stack.enter_context(process)
         return process
+
+
+class ServerShape(Shape):
+    """Replicas that are `relaygr serve`, named r0, r1, ..."""
+
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
+        self._ports = {f"r{number}": free_port() for number in range(setup.count + setup.spare)}
+        self.members = {name: f"http://{HOST}:{port}" for name, port in self._ports.items()}
+        self._spare = iter(list(self.members)[setup.count :])
+        self._running: dict[str, ServerProcess] = {}
+
+    @abstractmethod
+    def front(self) -> None:
+        """Start what is in front of the replicas, which run, with `enter`."""
+
+    def replica(self, name: str, port: int) -> ServerProcess:
+        """One of them, not started."""
+        return ServerProcess(self.place(name), self.setup.settings, port=port)
+
+    @property
+    def replica_bytes(self) -> int | None:
+        sizes = [one.rss_bytes for one in self._running.values()]
+        return max((size for size in sizes if size is not None), default=None)
+
+    @property
+    def urls(self) -> list[str]:
+        """Of the replicas that run."""
+        return [one.url for one in self._running.values()]
+
+    def start(self) -> None:
+        for name in list(self.members)[: self.setup.count]:
+            self._start(name)
+        self.front()
+
+    def kill(self) -> None:
+        self._running.pop(next(iter(self._running))).kill()
+
+    def add(self) -> None:
+        self._start(next(self._spare))
+
+    async def update(self, model: Path, reload: Reload) -> None:
+        for url in self.urls:
+            await reload(url, model)
 
     def _start(self, name: str) -> None:
         self._running[name] = self.enter(self.replica(name, self._ports[name]))

@@ -31,9 +31,9 @@ class Listener(ABC):
         port, url: where it listens.
     """
 
-    def __init__(self, log: Path, port: int) -> None:
-        """`port` 0 takes a free one."""
-        self._log = log
+    def __init__(self, log: Path, port: int, ready_s: float = READY_S) -> None:
+        """`port` 0 takes a free one; `ready_s` is how long it may take to start."""
+        self._log, self._ready_s = log, ready_s
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
 
@@ -98,11 +98,13 @@ class Listener(ABC):
             raise BackendError(f"the server ended with status {code}; it said: {self._said()}")
 
     def _wait(self) -> None:
-        end_s = time.monotonic() + READY_S
+        end_s = time.monotonic() + self._ready_s
         while not self._ready():
             self.check()
             if time.monotonic() > end_s:
-                raise BackendError(f"the server was not ready after {READY_S:.0f} s; it said: {self._said()}")
+                raise BackendError(
+                    f"the server was not ready after {self._ready_s:.0f} s; it said: {self._said()}"
+                )
             time.sleep(0.05)
 
     def _ready(self) -> bool:
@@ -139,9 +141,10 @@ class ServerProcess(Listener):
         config: Path | None = None,
         command: Sequence[str] = ("serve",),
         port: int = 0,
+        ready_s: float = READY_S,
     ) -> None:
         """`settings` are of the form section.key=value and go before `config`; `folder` takes its log."""
-        super().__init__(folder / "server.log", port)
+        super().__init__(folder / "server.log", port, ready_s)
         self._words, self._settings, self._config = command, settings, config
 
     def command(self) -> list[str]:
