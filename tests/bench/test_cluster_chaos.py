@@ -73,6 +73,7 @@ class Client:
     shape: Pretended
     split: frozenset[str] = frozenset()
     models: dict[str, str] = field(default_factory=dict)
+    refuses: str = ""
     closed: bool = False
 
     async def prefix(self, user: str, items: list[int], times: list[int], deadline_ms: float) -> Signal:
@@ -95,18 +96,23 @@ class Client:
         return Answer(owner, self.models.get(owner, "old"))
 
     async def reload(self, model: str) -> None:
-        self.models[self.url.rsplit("/", 1)[1]] = model
+        name = self.url.rsplit("/", 1)[1]
+        if name == self.refuses:
+            raise LapError("RequestRejectedError")
+        self.models[name] = model
 
     async def close(self) -> None:
         self.closed = True
 
 
 class Clients:
-    def __init__(self, shape: Pretended, split: frozenset[str] = frozenset()) -> None:
-        self.shape, self.split, self.all, self.models = shape, split, [], {}  # type: ignore[var-annotated]
+    def __init__(self, shape: Pretended, split: frozenset[str] = frozenset(), refuses: str = "") -> None:
+        self.shape, self.split, self.refuses = shape, split, refuses
+        self.all: list[Client] = []
+        self.models: dict[str, str] = {}
 
     def __call__(self, url: str) -> Client:
-        self.all.append(Client(url, self.shape, self.split, models=self.models))
+        self.all.append(Client(url, self.shape, self.split, self.models, self.refuses))
         return self.all[-1]
 
 
@@ -142,9 +148,12 @@ def test_every_phase_sees_what_happened_in_it(tmp_path: Path) -> None:
     assert told == ["one server alone, by turns", *phases]
 
 
-def test_what_goes_wrong_in_an_event_ends_the_run(tmp_path: Path) -> None:
-    shape = Pretended(setup(tmp_path), broken=True)
-    clients = Clients(shape)
-    with pytest.raises(BackendError, match="no room"):
+@pytest.mark.parametrize(
+    "said", ["no room", "http://shape/r1 did not change its model: RequestRejectedError"]
+)
+def test_what_goes_wrong_in_an_event_ends_the_run(said: str, tmp_path: Path) -> None:
+    shape = Pretended(setup(tmp_path), broken=said == "no room")
+    clients = Clients(shape, refuses="r1")
+    with pytest.raises(BackendError, match=said):
         run_chaos("pretended", SPEC, shape, clients, ALONE, Path("new"), {}, str)
     assert all(one.closed for one in clients.all)

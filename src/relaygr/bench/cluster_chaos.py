@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from relaygr.bench.cluster_caller import Connect
+from relaygr.bench.cluster_caller import Connect, LapError
 from relaygr.bench.cluster_report import Phase, ShapeReport
 from relaygr.bench.cluster_shape import Shape
 from relaygr.bench.cluster_spec import ClusterSpec
@@ -30,6 +30,7 @@ from relaygr.bench.cluster_tally import (
 from relaygr.bench.cluster_visit import SPARE_MS, Asked, Visitor
 from relaygr.bench.soak_check import wrong_rankings
 from relaygr.bench.soak_people import Sample
+from relaygr.core.errors import BackendError
 from relaygr.engine import Engine
 
 Tell = Callable[[str], None]
@@ -123,6 +124,8 @@ class _Run:
         client = self._connect(url)
         try:
             await client.reload(str(model))
+        except LapError as error:
+            raise BackendError(f"{url} did not change its model: {error}") from error
         finally:
             await client.close()
 

@@ -30,7 +30,7 @@ def print_cluster(console: Console, report: ClusterReport) -> None:
 
 def _print_shape(console: Console, report: ShapeReport) -> None:
     table = Table(title=f"{report.shape}: {report.policy}", box=box.SIMPLE_HEAD, title_justify="left")
-    for name in ("phase", "visits", "failed", "hung", "one replica", "hit", "P50 ms", "P99 ms", "longest ms"):
+    for name in ("phase", "visits", "failed", "hung", "affinity", "hit", "P50 ms", "P99 ms", "longest"):
         table.add_column(name, justify="left" if name == "phase" else "right")
     for one in report.phases:
         shares = [_share(one.affinity_share), _share(one.hit_share)]
@@ -53,13 +53,14 @@ def _print_scale(console: Console, report: ScaleReport, cores: int) -> None:
     console.print(
         f"scale: {report.shape}, {report.preset}, {report.events} events and {report.candidates} candidates, "
         f"each visit a new user; {report.threads} of {cores} cores to a replica, {report.clients} visits on "
-        f"their way to each; medians of {report.rounds} rounds of {report.window_s:g} s",
+        f"their way to each; medians of {report.rounds} rounds of {report.window_s:g} s; engines: as many, "
+        "without HTTP and router",
         soft_wrap=True,
         markup=False,
     )
     table = Table(box=box.SIMPLE_HEAD)
-    names = ("replicas", "rankings/s", "engines alone/s", "of them", "times", "efficiency", "one replica")
-    for name in (*names, "failed", "P50 ms", "P99 ms"):
+    names = ("replicas", "per s", "engines", "of them", "times", "per replica", "affinity", "failed")
+    for name in (*names, "P50 ms", "P99 ms"):
         table.add_column(name, justify="right")
     for one in report.points:
         shares = [f"{one.speed_up:.2f}", _share(one.efficiency), _share(one.affinity_share)]
