@@ -194,6 +194,10 @@ def test_real_instances_keep_both_laps_and_forget_together(tmp_path: Path) -> No
                     two_laps(client, f"user-{number}", {"x-session-id": session_key("default", str(number))})
                     two_laps(client, f"plain-{number}", {})
                 assert all(tokens(one.url) > computed[name] for name, one in instances.items())
+                # Without a session anybody is asked, and says who of the peers answered.
+                body = {"user": "plain-3", "candidates": [1, 2, 3]}
+                said = {client.post("/v1/rank", json=body).headers["x-relay-owner"] for _ in range(8)}
+                assert len(said) == 1
                 for user in ("user-3", "plain-3"):
                     assert client.delete(f"/v1/users/{user}").json()["events"] == 100
                     for one in instances.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -156,19 +157,22 @@ class ServerShape(Shape):
         return [one.url for one in self._running.values()]
 
     def start(self) -> None:
-        for name in list(self.members)[: self.setup.count]:
-            self._start(name)
+        names = list(self.members)[: self.setup.count]
+        # Side by side: most of a start is imports, on one core. All have ended or are on the stack afterwards.
+        with ThreadPoolExecutor() as pool:
+            self._running = dict(zip(names, pool.map(self._started, names), strict=True))
         self.front()
 
     def kill(self) -> None:
         self._running.pop(next(iter(self._running))).kill()
 
     def add(self) -> None:
-        self._start(next(self._spare))
+        name = next(self._spare)
+        self._running[name] = self._started(name)
 
     async def update(self, model: Path, reload: Reload) -> None:
         for url in self.urls:
             await reload(url, model)
 
-    def _start(self, name: str) -> None:
-        self._running[name] = self.enter(self.replica(name, self._ports[name]))
+    def _started(self, name: str) -> ServerProcess:
+        return self.enter(self.replica(name, self._ports[name]))

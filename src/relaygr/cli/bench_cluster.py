@@ -46,7 +46,7 @@ def cluster(
     json: Path | None
         Also write the report to this file.
     quick: bool
-        Where not given: fewer users (100), a lower rate (20), shorter phases (4 s), 1 and 2 replicas, two
+        Where not given: fewer users (100), a lower rate (20), shorter phases (3 s), 1 and 2 replicas, two
         rounds of 4 s.
     shape: tuple[str, ...]
         What is in front: `gateway`, `peers` or `envoy`; can be given many times. The report's own figures
@@ -78,7 +78,7 @@ def cluster(
         replicas=replicas,
         users=users if users is not None else 100 if quick else _WHOLE.users,
         rate=rate if rate is not None else 20.0 if quick else _WHOLE.rate,
-        phase_s=phase_s if phase_s is not None else 4.0 if quick else _WHOLE.phase_s,
+        phase_s=phase_s if phase_s is not None else 3.0 if quick else _WHOLE.phase_s,
         scale=ScaleSpec(
             counts=numbers("--scale", scale) if scale is not None else (1, 2) if quick else _SCALE.counts,
             rounds=scale_rounds if scale_rounds is not None else 2 if quick else _SCALE.rounds,
