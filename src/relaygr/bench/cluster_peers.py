@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from relaygr.bench.cluster_shape import ServerShape
 from relaygr.bench.serve_process import ServerProcess
 

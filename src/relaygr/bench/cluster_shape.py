@@ -158,7 +158,7 @@ class ServerShape(Shape):
 
     def start(self) -> None:
         names = list(self.members)[: self.setup.count]
-        # Side by side: most of a start is imports, on one core. All have ended or are on the stack afterwards.
+        # Side by side: most of a start is imports, on one core.
         with ThreadPoolExecutor() as pool:
             self._running = dict(zip(names, pool.map(self._started, names), strict=True))
         self.front()
