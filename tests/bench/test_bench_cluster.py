@@ -13,7 +13,7 @@ from relaygr.bench.cluster_spec import ClusterSpec
 from relaygr.cli.bench_cluster import cluster
 from relaygr.core.errors import ConfigError
 
-SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 20, "phase_s": 1.5, "part": ("chaos",)}
+SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 30, "phase_s": 1.5, "part": ("chaos",)}
 
 
 @pytest.mark.timeout(180)
@@ -33,13 +33,13 @@ def test_nothing_fails_and_users_follow(
     failed = [found[f"failed_{when}"] for when in ("after_kill", "in_add", "in_update")]
     assert (failed, found["hung_after_kill"]) == ([0, 0, 0], 0)
     # One stays of two, and another comes: half of the users or so are the new one's.
-    assert 0.2 <= found["moved_share_after_add"] <= 0.8
+    assert 0.15 <= found["moved_share_after_add"] <= 0.85
     assert (found["checked"], found["mixed_versions"], found["wrong"]) == (
         found["phases"][-1]["visits"],
         0,
         [],
     )
-    assert all(one["visits"] >= 30 for one in found["phases"])
+    assert all(one["visits"] >= 45 for one in found["phases"])
     assert found["hop_ms"] is not None
     assert (whole["scale"], whole["skipped"]) == (None, {})
     out = capsys.readouterr().out
