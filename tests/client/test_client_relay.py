@@ -7,6 +7,7 @@ import pytest
 from client_server import PATIENT, RANKING, Ask, Script, refusal
 
 from relaygr.client import Door, Hint, RequestRejectedError
+from relaygr.core.ids import session_key
 
 DOOR = Door("http://server", retries=PATIENT)
 SIGNAL = {
@@ -100,3 +101,17 @@ def test_the_budget_is_never_more_than_what_is_left_of_the_deadline(ask: Ask) ->
     script = Script([httpx.Response(200, json=RANKING)])
     ask(DOOR, "rank", "u", [1, 2], deadline_ms=5000, budget_ms=50.0, transport=script.transport)
     assert script.bodies()[0]["budget_ms"] == 50
+
+
+def test_a_session_is_sent_where_it_is_wanted_and_is_the_routers_key(ask: Ask) -> None:
+    calls = [("prefix", ("u",), {}), ("rank", ("u", [1, 2]), {}), ("delete", ("u",), {}), ("models", (), {})]
+    deleted = {"user": "u", "events": 0, "entries": 0, "request_id": "r"}
+    answers = [SIGNAL, RANKING, deleted, {"models": []}]
+    for sessions, tenant, wanted in (
+        (True, "shop", [session_key("shop", "u")] * 3 + [None]),
+        (True, None, [session_key("default", "u")] * 3 + [None]),
+        (False, "shop", [None] * 4),
+    ):
+        script = Script([httpx.Response(200, json=one) for one in answers])
+        ask.each(Door("http://server", tenant=tenant, sessions=sessions), calls, script.transport)
+        assert [one.headers.get("x-session-id") for one in script.seen] == wanted

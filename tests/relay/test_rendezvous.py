@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relaygr.relay.rendezvous import Kind, h64, preference, score, session_key
+from relaygr.core.ids import session_key
+from relaygr.relay.rendezvous import Kind, h64, preference, score
 
 KINDS: tuple[Kind, ...] = ("blake2b", "mix64")
 FOUR = dict.fromkeys("abcd", 1.0)

@@ -6,20 +6,21 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-from envoy_processes import envoy, healthy
+from envoy_processes import envoy
 from gateway_processes import family, until
+from lap_load import Laps, Load
 from stub_instance import Stub, stubs
 from test_gateway_processes import cached, peers_of
 
+from relaygr.bench.envoy_process import healthy
+from relaygr.core.ids import session_key
 from relaygr.core.units import MIB
-from relaygr.relay.rendezvous import session_key
 from relaygr.serving.app import OPERATIONS
 from relaygr.serving.laps import kind_of
 
@@ -27,54 +28,11 @@ NAMES = "abc"
 USERS = 300
 
 
-class Load:
-    """Users who send a signal and rank, in threads, until the end of the block."""
-
-    def __init__(self, url: str, threads: int = 4) -> None:
-        self.url, self._stop = url, threading.Event()
-        self.failures: list[str] = []
-        self.laps: Counter[tuple[str, str, str]] = Counter()  # who got the signal, who ranked, by which path
-        self._threads = [threading.Thread(target=self._run, args=(place,)) for place in range(threads)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def more(self, count: int) -> Counter[tuple[str, str, str]]:
-        """The next `count` rankings, or some more."""
-        before = Counter(self.laps)
-        until(lambda: self.laps.total() >= before.total() + count)
-        return Counter(self.laps) - before
-
-    def _run(self, place: int) -> None:
-        with httpx.Client(base_url=self.url, timeout=30) as client:
-            number = 0
-            while not self._stop.is_set():
-                user, number = f"user-{place}-{number % 25}", number + 1
-                headers, body = {"x-session-id": session_key("default", user)}, {"user": user}
-                try:
-                    lap = client.post("/v1/prefix", json=body, headers=headers)
-                    answer = client.post("/v1/rank", json={**body, "candidates": [1, 2]}, headers=headers)
-                except httpx.HTTPError as error:
-                    self.failures.append(repr(error))
-                    continue
-                if lap.status_code != 200 or answer.status_code != 200:
-                    self.failures.append(f"{lap.status_code} {answer.status_code} {answer.text}")
-                else:
-                    self.laps[lap.json()["by"], answer.json()["by"], answer.json()["path"]] += 1
-
-
-def apart(laps: Counter[tuple[str, str, str]]) -> int:
+def apart(laps: Laps) -> int:
     return sum(count for (first, second, _), count in laps.items() if first != second)
 
 
-def missed(laps: Counter[tuple[str, str, str]]) -> int:
+def missed(laps: Laps) -> int:
     return sum(count for (*_, path), count in laps.items() if path != "hit")
 
 
@@ -92,6 +50,7 @@ def owners(url: str) -> dict[int, str]:
             answer = client.post("/v1/rank", json={"user": f"someone-{number}"}, headers=headers)
             assert answer.status_code == 200, answer.text
             found[number] = answer.json()["by"]
+            assert answer.headers["x-relay-owner"] == found[number]
     return found
 
 
@@ -103,7 +62,7 @@ def test_killing_an_instance_loses_no_ranking_and_moves_only_its_users(tmp_path:
             before = owners(url)
             shares = Counter(before.values())
             assert all(0.2 < shares[name] / USERS < 0.5 for name in NAMES), shares
-            with Load(url) as load:
+            with Load(url, sessions=True) as load:
                 laps = load.more(100)
                 assert (apart(laps), missed(laps)) == (0, 0)
                 instances["b"].end(signal.SIGKILL)
@@ -134,7 +93,7 @@ def test_an_instance_that_hangs_costs_time_and_no_ranking(tmp_path: Path) -> Non
         instances = {name: children.stub(name) for name in "ab"}
         with envoy(tmp_path, {name: one.url for name, one in instances.items()}) as (url, admin):
             until(lambda: all_rank(url, "ab"))
-            with Load(url) as load:
+            with Load(url, sessions=True) as load:
                 load.more(40)
                 os.kill(instances["a"].process.pid, signal.SIGSTOP)
                 until(lambda: healthy(admin) == 1)
@@ -235,6 +194,10 @@ def test_real_instances_keep_both_laps_and_forget_together(tmp_path: Path) -> No
                     two_laps(client, f"user-{number}", {"x-session-id": session_key("default", str(number))})
                     two_laps(client, f"plain-{number}", {})
                 assert all(tokens(one.url) > computed[name] for name, one in instances.items())
+                # Without a session anybody is asked, and says who of the peers answered.
+                body = {"user": "plain-3", "candidates": [1, 2, 3]}
+                said = {client.post("/v1/rank", json=body).headers["x-relay-owner"] for _ in range(8)}
+                assert len(said) == 1
                 for user in ("user-3", "plain-3"):
                     assert client.delete(f"/v1/users/{user}").json()["events"] == 100
                     for one in instances.values():

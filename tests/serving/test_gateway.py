@@ -15,7 +15,7 @@ from serving_apps import error_of
 
 from relaygr.config.settings import ApiKey, Config
 from relaygr.core.errors import ConfigError
-from relaygr.relay.rendezvous import session_key
+from relaygr.core.ids import session_key
 from relaygr.serving.gateway import Gateway
 
 RANK = {"user": "u1", "candidates": [1, 2]}

@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections import Counter
 from pathlib import Path
 
 import httpx
 import numpy as np
 from gateway_processes import HOST, Child, Family, family, free_port, ready, states, until
+from lap_load import Load
 
 PEER = ("router.poll_s=0.1", "router.ramp_s=0")
-
-
-class Load:
-    """Users who send a signal and rank, in threads, until `stop`."""
-
-    def __init__(self, url: str, threads: int = 4) -> None:
-        self.url, self.failures = url, []  # type: ignore[var-annotated]
-        self.ranked: Counter[str] = Counter()
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(place,)) for place in range(threads)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def _run(self, place: int) -> None:
-        with httpx.Client(base_url=self.url, timeout=30) as client:
-            number = 0
-            while not self._stop.is_set():
-                user, number = f"user-{place}-{number % 25}", number + 1
-                try:
-                    signal = client.post("/v1/prefix", json={"user": user})
-                    hint = signal.headers.get("x-relay-owner")
-                    headers = {"x-relay-owner": hint} if hint else {}
-                    body = {"user": user, "candidates": [1, 2, 3]}
-                    answer = client.post("/v1/rank", json=body, headers=headers)
-                except httpx.HTTPError as error:
-                    self.failures.append(repr(error))
-                    continue
-                if signal.status_code != 200 or answer.status_code != 200:
-                    self.failures.append(f"{signal.status_code} {answer.status_code} {answer.text}")
-                else:
-                    self.ranked[answer.headers["x-relay-owner"]] += 1
 
 
 def owners(url: str, count: int) -> dict[str, str]:

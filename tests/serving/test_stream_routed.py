@@ -12,7 +12,7 @@ from stream_sinks import ListSink
 
 from relaygr.config.settings import ApiKey
 from relaygr.core.errors import BackendError, NotReadyError, OverloadError, RelayError
-from relaygr.relay.rendezvous import session_key
+from relaygr.core.ids import session_key
 from relaygr.relay.route import Lap, Route
 from relaygr.serving import wire
 from relaygr.serving.errors import HttpError

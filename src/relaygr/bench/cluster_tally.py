@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ class Visit:
     """One request of a user.
 
     Attributes:
+        at_s: when it ended.
         took_ms: the ranking, from when it was sent.
         first, second: the members that answered the two laps; None without an answer.
         path: of the ranking; empty if it failed.
@@ -18,6 +20,7 @@ class Visit:
     """
 
     user: str
+    at_s: float
     took_ms: float
     first: str | None = None
     second: str | None = None
@@ -55,3 +58,15 @@ def moved_share(before: Mapping[str, str], after: Mapping[str, str]) -> float | 
     """Of users in both, those with another owner; None if there are none."""
     both = before.keys() & after.keys()
     return sum(before[user] != after[user] for user in both) / len(both) if both else None
+
+
+def unsettled_s(visits: Iterable[Visit], since_s: float) -> float:
+    """From `since_s` to the end of the last visit that failed, was split or did not hit; 0 without any."""
+    bad = [one.at_s for one in visits if one.error or one.first != one.second or one.path != "hit"]
+    return max(0.0, max(bad, default=since_s) - since_s)
+
+
+def percentile_ms(visits: Sequence[Visit], share: float) -> float:
+    """Of the times of rankings, answered or not: the nearest rank at `share`; 0 without visits."""
+    ordered = sorted(one.took_ms for one in visits)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0

@@ -10,8 +10,8 @@ from enum import IntEnum
 import msgspec
 
 from relaygr.bench.relay_users import People
-from relaygr.core.ids import DEFAULT_TENANT
-from relaygr.relay.rendezvous import preference, session_key
+from relaygr.core.ids import DEFAULT_TENANT, session_key
+from relaygr.relay.rendezvous import preference
 from relaygr.sim.variants import Variant
 from relaygr.sim.workload import Request, Workload
 

@@ -1,4 +1,4 @@
-"""A server of the benchmark's own: a child process, a free port, and what the child says when it fails."""
+"""Processes of the benchmark's own that listen, and what they say when they fail."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -23,30 +24,22 @@ _SHOWN_CHARACTERS = 2000
 HOST = "127.0.0.1"
 
 
-class ServerProcess:
-    """`relaygr serve`, or another command that serves, with some settings; ends with the `with` block.
+class Listener(ABC):
+    """A child process that answers at `/readyz`; ends with the `with` block.
 
     Attributes:
         port, url: where it listens.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: Sequence[str],
-        config: Path | None = None,
-        command: Sequence[str] = ("serve",),
-        port: int = 0,
-    ) -> None:
-        """`settings` are of the form section.key=value and go before `config`; `folder` takes its log.
-
-        `port` 0 takes a free one.
-        """
-        self._command = command
-        self._log = folder / "server.log"
-        self._settings, self._config = settings, config
+    def __init__(self, log: Path, port: int, ready_s: float = READY_S) -> None:
+        """`port` 0 takes a free one; `ready_s` is how long it may take to start."""
+        self._log, self._ready_s = log, ready_s
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The program and its arguments, once `port` is known; BackendError if there is none."""
 
     @property
     def url(self) -> str:
@@ -77,15 +70,9 @@ class ServerProcess:
     def __enter__(self) -> Self:
         """Start it and wait until it takes requests; BackendError if it ends or takes too long."""
         self.port = self.port or free_port()
-        arguments = [*self._command, "--port", str(self.port)]
-        if self._config is not None:
-            arguments += ["--config", str(self._config)]
-        for setting in (f"serving.host={HOST}", *self._settings):
-            arguments += ["--set", setting]
+        command = self.command()
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _COMMAND, *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         try:
             self._wait()
         except BaseException:
@@ -111,11 +98,13 @@ class ServerProcess:
             raise BackendError(f"the server ended with status {code}; it said: {self._said()}")
 
     def _wait(self) -> None:
-        end_s = time.monotonic() + READY_S
+        end_s = time.monotonic() + self._ready_s
         while not self._ready():
             self.check()
             if time.monotonic() > end_s:
-                raise BackendError(f"the server was not ready after {READY_S:.0f} s; it said: {self._said()}")
+                raise BackendError(
+                    f"the server was not ready after {self._ready_s:.0f} s; it said: {self._said()}"
+                )
             time.sleep(0.05)
 
     def _ready(self) -> bool:
@@ -140,6 +129,36 @@ class ServerProcess:
 
     def _said(self) -> str:
         return self._log.read_text(errors="replace")[-_SHOWN_CHARACTERS:].strip() or "nothing"
+
+
+class ServerProcess(Listener):
+    """`relaygr serve`, or another command that serves, with some settings."""
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Sequence[str],
+        config: Path | None = None,
+        command: Sequence[str] = ("serve",),
+        port: int = 0,
+        ready_s: float = READY_S,
+    ) -> None:
+        """`settings` are of the form section.key=value and go before `config`; `folder` takes its log."""
+        super().__init__(folder / "server.log", port, ready_s)
+        self._words, self._settings, self._config = command, settings, config
+
+    def command(self) -> list[str]:
+        arguments = [*self._words, "--port", str(self.port)]
+        if self._config is not None:
+            arguments += ["--config", str(self._config)]
+        for setting in (f"serving.host={HOST}", *self._settings):
+            arguments += ["--set", setting]
+        return relaygr(*arguments)
+
+
+def relaygr(*arguments: str) -> list[str]:
+    """The program's own command line, in this interpreter."""
+    return [sys.executable, "-c", _COMMAND, *arguments]
 
 
 def free_port() -> int:

@@ -71,6 +71,7 @@ class Call(Generic[A]):
         hint: the member that should answer.
         ahead: it goes ahead of ranking, which must not wait for it: such calls have connections and a budget
             of retries of their own.
+        user: whom the path names.
     """
 
     method: str
@@ -81,6 +82,12 @@ class Call(Generic[A]):
     deadline_ms: float | None = None
     hint: answers.Hint | None = None
     ahead: bool = False
+    user: str | None = None
+
+    @property
+    def whose(self) -> str | None:
+        """The user it is about; None if it is about none."""
+        return self.user if self.body is None or self.body.user is None else self.body.user
 
 
 def history(
@@ -157,15 +164,15 @@ def rank(
 
 def set_profile(user: str, contextual: Ints, utc_offset_s: int) -> Call[answers.Profile]:
     body = Body(contextual=column("contextual", contextual), utc_offset_s=utc_offset_s)
-    return Call("PUT", f"{_user_path(user)}/profile", answers.Profile, True, body)
+    return Call("PUT", f"{_user_path(user)}/profile", answers.Profile, True, body, user=user)
 
 
 def delete(user: str) -> Call[answers.Deleted]:
-    return Call("DELETE", _user_path(user), answers.Deleted, True)
+    return Call("DELETE", _user_path(user), answers.Deleted, True, user=user)
 
 
 def state(user: str) -> Call[answers.UserState]:
-    return Call("GET", f"{_user_path(user)}/state", answers.UserState, True)
+    return Call("GET", f"{_user_path(user)}/state", answers.UserState, True, user=user)
 
 
 def models() -> Call[answers.Models]:

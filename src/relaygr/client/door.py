@@ -13,6 +13,7 @@ from relaygr.client.calls import check_ms
 from relaygr.client.errors import RequestRejectedError
 from relaygr.client.exchange import Terms, check_header
 from relaygr.client.retry import RetryBudget, RetryPolicy
+from relaygr.core.ids import DEFAULT_TENANT
 
 DEFAULT_TIMEOUT_MS = 10_000.0
 DEFAULT_CONNECT_MS = 1_000.0
@@ -37,6 +38,8 @@ class Door:
         connections: kept open and in use at once; a call waits for a free one within its own time. Prefix
             signals have as many of their own.
         answer_bytes: longest answer that is read.
+        sessions: send `x-session-id`, made of tenant and user as the gateway makes it, for what sends every
+            user to one instance by a header, as Envoy does.
 
     Raises:
         RequestRejectedError: naming the field, the value (never the key) and the limit.
@@ -50,6 +53,7 @@ class Door:
     connections: int = DEFAULT_CONNECTIONS
     answer_bytes: int = MAX_ANSWER_BYTES
     retries: RetryPolicy = field(default_factory=RetryPolicy)
+    sessions: bool = False
 
     def __post_init__(self) -> None:
         check_ms("timeout_ms", self.timeout_ms)
@@ -87,4 +91,5 @@ class Door:
             connect_ms=self.connect_ms,
             answer_bytes=self.answer_bytes,
             rng=random.Random(),
+            sessions_of=(self.tenant or DEFAULT_TENANT) if self.sessions else None,
         )

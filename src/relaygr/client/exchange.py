@@ -21,7 +21,9 @@ from relaygr.client.errors import (
     UnavailableError,
 )
 from relaygr.client.retry import RetryBudget, RetryPolicy
+from relaygr.core.ids import session_key
 
+_SESSION = "x-session-id"
 _REQUEST_ID, _OWNER, _EPOCH = "x-request-id", "x-relay-owner", "x-relay-epoch"
 _MAX_HEADER = 256
 _MAX_TRACE = 1024
@@ -35,6 +37,7 @@ class Terms:
         timeout_ms: of a call without a deadline, all attempts together.
         connect_ms: of one attempt to connect.
         answer_bytes: longest answer that is read.
+        sessions_of: the tenant whose users calls name in `x-session-id`; None sends no such header.
     """
 
     policy: RetryPolicy
@@ -43,6 +46,7 @@ class Terms:
     connect_ms: float
     answer_bytes: int
     rng: random.Random
+    sessions_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +101,8 @@ class Exchange(Generic[A]):
             self._headers["traceparent"] = check_header("traceparent", traceparent, _MAX_TRACE)
         if call.body is not None:
             self._headers["content-type"] = "application/json"
+        if terms.sessions_of is not None and call.whose is not None:
+            self._headers[_SESSION] = session_key(terms.sessions_of, call.whose)
         if call.hint is not None:
             self._headers[_OWNER] = check_header("hint.owner", call.hint.owner)
             self._headers[_EPOCH] = str(int(call.hint.epoch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import NewType
 
 from relaygr.core.errors import RequestError
@@ -41,3 +42,10 @@ def tenant(value: str) -> Tenant:
 
 def user_id(value: str) -> UserId:
     return UserId(check_name("user", value))
+
+
+def session_key(tenant: str, user: str) -> str:
+    """What a user is routed by: hexadecimal BLAKE2b-128 of the tenant, a zero byte and the user's id."""
+    # What is not valid Unicode has a key too: whoever serves it says what is wrong.
+    named = f"{tenant}\0{user}".encode("utf-8", "surrogatepass")
+    return blake2b(named, digest_size=16).hexdigest()

@@ -25,11 +25,6 @@ _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _30, _27, _31, _12 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(12)
 
 
-def session_key(tenant: str, user: str) -> str:
-    """What a user is routed by: hexadecimal BLAKE2b-128 of the tenant, a zero byte and the user's id."""
-    return blake2b(_encoded(tenant) + b"\0" + _encoded(user), digest_size=16).hexdigest()
-
-
 def h64(key: str, member: str) -> int:
     """The first 8 bytes, big endian, of BLAKE2b of the key, a zero byte and the member."""
     return int.from_bytes(

@@ -12,7 +12,7 @@ import msgspec
 from starlette.datastructures import Headers
 
 from relaygr.core.errors import RelayError
-from relaygr.relay.rendezvous import session_key
+from relaygr.core.ids import session_key
 from relaygr.relay.route import Lap
 from relaygr.serving.auth import Gatekeeper
 

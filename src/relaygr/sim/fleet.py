@@ -7,12 +7,11 @@ import msgspec
 from relaygr.cache.policies import configured
 from relaygr.cache.tiered import TieredBooks
 from relaygr.config.relay import Member
-from relaygr.core.ids import DEFAULT_TENANT, Fingerprint
+from relaygr.core.ids import DEFAULT_TENANT, Fingerprint, session_key
 from relaygr.relay.holds import HoldBook
 from relaygr.relay.latency import LatencyModel
 from relaygr.relay.lead import LeadTimes
 from relaygr.relay.membership import Feedback
-from relaygr.relay.rendezvous import session_key
 from relaygr.relay.route import Refused
 from relaygr.relay.router import Router
 from relaygr.relay.trigger import Build, Meta, Reason, Trigger, Verdict

@@ -11,7 +11,7 @@ import msgspec
 
 from relaygr.config.settings import ApiKey
 from relaygr.core.errors import BackendError, OverloadError, RelayError, RequestError
-from relaygr.relay.rendezvous import session_key
+from relaygr.core.ids import session_key
 from relaygr.relay.route import Lap
 from relaygr.serving import wire
 from relaygr.serving.auth import TENANT_HEADER
