@@ -1,0 +1,105 @@
+"""What the two halves of an ingress tell each other: who is there, where a request is to go, what became of it.
+
+The cluster's router lives in the ingress's process, but on an event loop in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One call on its way to one replica.
+
+    Attributes:
+        wanted: the only replica that may get it.
+        offered: how often the cluster's router asked where it goes; 0 says that it was not sent.
+        taken: gives the call up, from the moment that the replica has accepted it.
+        refused: why it was withdrawn: "gone", "busy" or "silent"; empty while it is on its way.
+    """
+
+    wanted: str
+    offered: int = 0
+    taken: Callable[[], None] | None = None
+    refused: str = ""
+
+
+@dataclass(slots=True)
+class _Present:
+    names: frozenset[str] = frozenset()
+    died: set[str] = field(default_factory=set)
+
+
+class Roster:
+    """Replicas that there are, and calls on their way. For several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._present = _Present()
+        self._tickets: dict[int, Ticket] = {}
+        self._numbers = itertools.count(1)
+        self._tell: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        """Calls on their way."""
+        return len(self._tickets)
+
+    def listen(self, tell: Callable[[], None]) -> None:
+        """`tell` is called, in any thread, whenever `present` or `died` is another."""
+        with self._lock:
+            self._tell = tell
+
+    @property
+    def present(self) -> frozenset[str]:
+        """Replicas that the cluster says are running."""
+        with self._lock:
+            return self._present.names
+
+    def take_died(self) -> frozenset[str]:
+        """Replicas that were found dead since the last time."""
+        with self._lock:
+            died, self._present.died = self._present.died, set()
+            return frozenset(died)
+
+    def update(self, names: frozenset[str]) -> None:
+        """These are running now."""
+        with self._lock:
+            self._present.names = names
+            tell = self._tell
+        if tell is not None:
+            tell()
+
+    def die(self, name: str) -> None:
+        """This one was found dead, before the cluster says so."""
+        with self._lock:
+            self._present.died.add(name)
+            tell = self._tell
+        if tell is not None:
+            tell()
+
+    def open(self, wanted: str) -> tuple[int, Ticket]:
+        """A call begins; `close` must be called with its number."""
+        number, ticket = next(self._numbers), Ticket(wanted)
+        with self._lock:
+            self._tickets[number] = ticket
+        return number, ticket
+
+    def close(self, number: int) -> None:
+        with self._lock:
+            self._tickets.pop(number, None)
+
+    def ticket(self, number: int) -> Ticket | None:
+        """None once the call is closed."""
+        with self._lock:
+            return self._tickets.get(number)
+
+
+@functools.cache
+def the_roster() -> Roster:
+    """The one of this process, which is one ingress."""
+    return Roster()
