@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 
 from relaygr.bench.cell import random_ranker
-from relaygr.bench.cluster_shape import FORGETFUL, SHAPES, Shape
+from relaygr.bench.cluster_ray import RayShape
+from relaygr.bench.cluster_shape import FORGETFUL, GatewayShape, PeersShape, Shape
 from relaygr.bench.cluster_tally import Visit, affinity_share, failed, hit_share, hung, moved_share, owners
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.bench.soak_check import wrong_rankings
@@ -92,6 +93,7 @@ class Caller(Protocol):
 Connect = Callable[[str], Caller]
 """Makes a client of a URL."""
 
+SHAPES: dict[str, type[Shape]] = {"gateway": GatewayShape, "peers": PeersShape, "ray": RayShape}
 _PRESET = "hstu-tiny"
 _LEAD_S = 0.05
 _SPARE_MS = 1000.0  # of the client itself, beyond a lap's deadline
@@ -284,6 +286,8 @@ class _Run:
 
     async def _update(self, model: Path) -> None:
         """One replica after the other."""
+        if await asyncio.to_thread(self._shape.update, model):
+            return
         for replica in list(self._shape.replicas.values()):
             client = self._connect(replica.url)
             try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from relaygr.bench.serve_process import HOST, ServerProcess, free_port
+from relaygr.bench.serve_process import HOST, READY_S, ServerProcess, free_port
 from relaygr.core.errors import ConfigError
 
 _TTL_S = 2
@@ -75,12 +75,22 @@ class Shape(ABC):
         """End a replica without notice."""
         self.replicas.pop(name).kill()
 
+    def update(self, model: Path) -> bool:
+        """Let all replicas have another model; False where each is to be told so by itself."""
+        return False
+
     def start(
-        self, name: str, command: Sequence[str], settings: Sequence[str], config: Path | None, port: int
+        self,
+        name: str,
+        command: Sequence[str],
+        settings: Sequence[str],
+        config: Path | None,
+        port: int,
+        ready_s: float = READY_S,
     ) -> ServerProcess:
         place = self.folder / name
         place.mkdir(parents=True, exist_ok=True)
-        return self._stack.enter_context(ServerProcess(place, settings, config, command, port))
+        return self._stack.enter_context(ServerProcess(place, settings, config, command, port, ready_s))
 
     def members(self) -> list[tuple[str, str]]:
         return [(name, f"http://{HOST}:{port}") for name, port in self.ports.items()]
@@ -120,4 +130,3 @@ class PeersShape(Shape):
         return [one.url for one in self.replicas.values()]
 
 
-SHAPES: dict[str, type[Shape]] = {"gateway": GatewayShape, "peers": PeersShape}

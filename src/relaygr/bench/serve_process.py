@@ -37,14 +37,15 @@ class ServerProcess:
         config: Path | None = None,
         command: Sequence[str] = ("serve",),
         port: int = 0,
+        ready_s: float = READY_S,
     ) -> None:
         """`settings` are of the form section.key=value and go before `config`; `folder` takes its log.
 
-        `port` 0 takes a free one.
+        `port` 0 takes a free one; `ready_s` is how long it may take to start.
         """
         self._command = command
         self._log = folder / "server.log"
-        self._settings, self._config = settings, config
+        self._settings, self._config, self._ready_s = settings, config, ready_s
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port
 
@@ -111,11 +112,11 @@ class ServerProcess:
             raise BackendError(f"the server ended with status {code}; it said: {self._said()}")
 
     def _wait(self) -> None:
-        end_s = time.monotonic() + READY_S
+        end_s = time.monotonic() + self._ready_s
         while not self._ready():
             self.check()
             if time.monotonic() > end_s:
-                raise BackendError(f"the server was not ready after {READY_S:.0f} s; it said: {self._said()}")
+                raise BackendError(f"the server was not ready after {self._ready_s:.0f} s; it said: {self._said()}")
             time.sleep(0.05)
 
     def _ready(self) -> bool:

@@ -34,7 +34,7 @@ def cluster(
     quick: bool
         Fewer users (100), a lower rate (15) and shorter phases (6 s), where not given.
     shape: str
-        What is in front: `gateway` or `peers`.
+        What is in front: `gateway`, `peers` or `ray`.
     replicas: int
         How many run from the start.
     users: int | None

@@ -27,6 +27,7 @@ def ray(
     port: int | None = None,
     replicas: int | None = None,
     address: str = "http://127.0.0.1:8265",
+    dashboard_port: int = 8265,
     wait_s: float = 300.0,
     out: Path | None = None,
     kuberay: Path | None = None,
@@ -50,6 +51,8 @@ def ray(
         Rankers. Short for `--set ray.replicas=`.
     address: str
         URL of the cluster's dashboard; `local` starts a cluster here and serves until SIGTERM or SIGINT.
+    dashboard_port: int
+        Of the cluster that `--address local` starts; 0 takes a free one.
     wait_s: float
         Longest wait until everything runs.
     out: Path | None
@@ -69,6 +72,7 @@ def ray(
     named = [f"{key}={value}" for key, value in short.items() if value is not None]
     settings = load_config(config, os.environ, [*named, *set])
     Range(1, 86_400).check("--wait-s", wait_s)
+    Range(0, 65_535).check("--dashboard-port", dashboard_port)
     if out is not None or kuberay is not None:
         if out is not None:
             out.write_text(front.as_yaml(settings), encoding="utf-8")
@@ -84,9 +88,10 @@ def ray(
         raise ConfigError("--address", "'local' needs Ray: pip install 'relaygr[ray]'; other addresses do not")
     from relaygr.serving.raycluster import cluster_here
 
-    with _signals() as stopped, cluster_here(front.cpus(settings)) as here:
+    with _signals() as stopped, cluster_here(front.cpus(settings), dashboard_port) as here:
         done = put(here, wanted, wait_s, say)
         if done:
+            say(f"dashboard at {here}")
             say(f"listening on http://{settings.serving.host}:{settings.serving.port}")
             stopped.wait()
     return 0 if done else 1

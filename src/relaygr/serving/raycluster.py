@@ -27,7 +27,7 @@ from ray.serve.request_router import PendingRequest, ReplicaID, ReplicaResult, R
 from starlette.requests import Request
 from starlette.responses import Response
 
-from relaygr.core.errors import RelayError
+from relaygr.core.errors import ConfigError, RelayError
 from relaygr.serving.crew import Crew
 from relaygr.serving.front.ray import drain_s, settings_of
 from relaygr.serving.ingress import Ingress
@@ -329,14 +329,22 @@ def application(args: dict[str, Any]) -> serve.Application:
 
 
 @contextlib.contextmanager
-def cluster_here(cpus: float) -> Iterator[str]:
+def cluster_here(cpus: float, dashboard_port: int) -> Iterator[str]:
     """A Ray cluster of this machine alone; the URL of its dashboard, whose API takes Serve's configuration.
 
-    `cpus` are what Ray may reserve; it does not have to be what the machine has.
+    Args:
+        cpus: what Ray may reserve; it does not have to be what the machine has.
+        dashboard_port: 0 takes a free one.
+
+    Raises:
+        ConfigError: the port is taken.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = int(listener.getsockname()[1])
+    try:
+        with socket.create_server(("127.0.0.1", dashboard_port)) as listener:
+            port = int(listener.getsockname()[1])
+    except OSError as error:
+        raise ConfigError("--dashboard-port", f"{dashboard_port}: {error.strerror}") from error
     context = ray.init(
         num_cpus=math.ceil(cpus),
         include_dashboard=True,
