@@ -108,7 +108,7 @@ class RayShape(Shape):
         for setting in (f"serving.host={HOST}", *self._own):
             command += ["--set", setting]
         if self._model is not None:
-            command += ["--model", str(self._model)]
+            command += ["--set", f"serving.model={self._model}"]
         done = subprocess.run(
             [sys.executable, "-c", _COMMAND, *command], capture_output=True, text=True, timeout=_READY_S
         )

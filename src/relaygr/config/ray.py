@@ -19,7 +19,6 @@ class RayConfig(Section, frozen=True, kw_only=True):
         upscale_delay_s, downscale_delay_s: how long the load must ask for more, or for fewer, rankers.
         ongoing_max: requests that a ranker takes at once; 0 takes `serving.requests_max` and some for polls.
             One more is refused: a ranking goes to the next choice, a prefix signal nowhere.
-        queue_max: requests of one ingress that wait for a ranker at once; further ones are refused.
         take_ms: longest wait until a ranker takes a request; then it goes to the next choice.
         ingresses: processes in front of the rankers.
         ranker_cpus, ingress_cpus: what Ray reserves for each; it limits nothing.
@@ -33,7 +32,6 @@ class RayConfig(Section, frozen=True, kw_only=True):
         "upscale_delay_s": Range(0, 86_400),
         "downscale_delay_s": Range(0, 86_400),
         "ongoing_max": Range(0, 1 << 20),
-        "queue_max": Range(1, 1 << 20),
         "take_ms": Range(1, 600_000),
         "ingresses": Range(1, 1024),
         "ranker_cpus": Range(0, 1024),
@@ -46,7 +44,6 @@ class RayConfig(Section, frozen=True, kw_only=True):
     upscale_delay_s: float = 30.0
     downscale_delay_s: float = 600.0
     ongoing_max: int = 0
-    queue_max: int = 512
     take_ms: float = 1000.0
     ingresses: int = 1
     ranker_cpus: float = 1.0

@@ -21,7 +21,7 @@ import ray
 from ray import serve
 from ray.exceptions import ActorDiedError, RayActorError, RayError
 from ray.serve.config import RequestRouterConfig
-from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+from ray.serve.exceptions import DeploymentUnavailableError, RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, ReplicaID, ReplicaResult, RequestRouter, RunningReplica
 from starlette.requests import Request
@@ -33,7 +33,7 @@ from relaygr.serving.front.ray import drain_s, settings_of
 from relaygr.serving.ingress import Ingress
 from relaygr.serving.links import Answer, AwayError, Letter, Pairs, Transport
 from relaygr.serving.logs import configure
-from relaygr.serving.roster import Ticket, the_roster
+from relaygr.serving.roster import Ticket, WithdrawnError, the_roster
 
 if TYPE_CHECKING:
     from relaygr.serving.inside import Inside
@@ -42,25 +42,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("relaygr.serving")
 
 _REQUEST_ID = b"x-request-id"
-_IDLE_S = 0.005
 
 
 class OwnerRouter(RequestRouter):
-    """Offers each call the one replica that its ticket names, and withdraws it where that one has no room.
+    """Gives each call to the one replica that its ticket names, or to nobody.
 
-    Serve's tasks that look for replicas share one event loop with the news of replicas and with each other.
-    One that gets nothing asks again for ever, one without a call of its own asks again at once, and neither
-    lets the others run. So this never answers with nothing, never lets a task without a call go on without
-    a pause, and ends every call that waits.
+    Serve's own search for a replica is made for calls that anyone may serve. Its tasks look for a call's replica
+    until there is one, a task that is one too many drops the call that it has, and one without a call goes on
+    without letting others run: with one choice only, calls wait for ever. So each is decided here, once.
     """
 
-    def initialize_state(self, drain_s: float = 10.0, take_s: float = 1.0) -> None:
-        """
-        Args:
-            drain_s: how long a replica that is stopping, or changes its model, gets calls of its users.
-            take_s: how long a replica that does not say how much room it has is asked.
-        """
-        self._drain_s, self._take_s = drain_s, take_s
+    def initialize_state(self, drain_s: float) -> None:
+        """`drain_s` is how long a replica that stops, or changes its model, still gets calls of its users."""
+        self._drain_s = drain_s
         self._given: dict[ReplicaID, RunningReplica] = {}
         self._leaving: dict[ReplicaID, tuple[RunningReplica, float]] = {}
 
@@ -87,36 +81,32 @@ class OwnerRouter(RequestRouter):
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
-        if pending_request is None:
-            await asyncio.sleep(_IDLE_S)
-            return self._anyone(candidate_replicas)
-        pending_request.routing_context.should_backoff = True
-        if pending_request.future.done():
-            return self._anyone(candidate_replicas)
+        """One level with one replica; none for a call that is closed, or whose replica is gone."""
+        ticket = None if pending_request is None else the_roster().ticket(pending_request.args[0])
+        if ticket is None:
+            return []
+        return [[one] for one in candidate_replicas if one.replica_id.unique_id == ticket.wanted]
+
+    async def _choose_replica_for_request(
+        self, pending_request: PendingRequest, *, is_retry: bool = False
+    ) -> RunningReplica:
+        """In place of Serve's tasks and queues.
+
+        Raises:
+            WithdrawnError: the replica is gone; or, in a retry, it has rejected the call or was not reached.
+        """
+        ranks = await self.choose_replicas(list(self.curr_replicas.values()), pending_request)
+        if not ranks:
+            raise WithdrawnError("gone")
+        [found] = ranks[0]
+        if is_retry:
+            length = self.replica_queue_len_cache.get(found.replica_id)
+            full = length is not None and length >= found.max_ongoing_requests
+            raise WithdrawnError("full" if full else "out of reach", full=full)
         ticket = the_roster().ticket(pending_request.args[0])
         if ticket is not None:
-            found = next((one for one in candidate_replicas if one.replica_id.unique_id == ticket.wanted), None)
-            ticket.refused = self._refusal(ticket, found, pending_request)
-            if found is not None and not ticket.refused:
-                ticket.offered += 1
-                return [[found]]
-        pending_request.future.cancel()
-        return self._anyone(candidate_replicas)
-
-    def _anyone(self, replicas: list[RunningReplica]) -> list[list[RunningReplica]]:
-        """Whoever has room as far as is known: Serve goes on when it has found one, and sends nothing there."""
-        known = (one for one in replicas if self.replica_queue_len_cache.get(one.replica_id) is not None)
-        return [[next(known, replicas[0])]]
-
-    def _refusal(self, ticket: Ticket, found: RunningReplica | None, pending: PendingRequest) -> str:
-        if found is None:
-            return "gone"
-        if not ticket.offered:
-            return ""
-        length = self.replica_queue_len_cache.get(found.replica_id)
-        if length is not None and length >= found.max_ongoing_requests:
-            return "busy"
-        return "silent" if time.time() - pending.created_at > self._take_s else ""
+            ticket.offered = True
+        return found
 
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: ReplicaResult
@@ -155,13 +145,14 @@ class Calls(Transport):
         try:
             return Answer(*await self._call(number, ticket, sent, more, timeout_s))
         except TimeoutError as error:
-            raise _away(ticket, "no answer in time", sent=ticket.offered > 0) from error
+            raise _away(ticket, "no answer in time", sent=ticket.offered) from error
         except ActorDiedError as error:
             raise _away(ticket, "its process has ended", sent=True, refused=True) from error
         except RayActorError as error:
             raise _away(ticket, "its process cannot be reached", sent=True) from error
-        except BackPressureError as error:
-            raise _away(ticket, "too many requests wait for rankers", sent=False, busy=True) from error
+        except WithdrawnError as error:
+            sent = ticket.offered and not error.full
+            raise _away(ticket, str(error), sent=sent, busy=error.full) from error
         except DeploymentUnavailableError as error:
             raise _away(ticket, "Ray could not deploy the rankers", sent=False) from error
         except (RayError, RayServeException) as error:
@@ -189,13 +180,8 @@ class Calls(Transport):
             if task is not None and task.cancelling():
                 self._give_up(ticket)
                 raise
-            # Not this task was cancelled but the call: the router withdrew it, or the ranker's side ended it.
-            raise _away(
-                ticket,
-                ticket.refused or "it gave the request up",
-                sent=ticket.offered > 0 and ticket.refused != "busy",
-                busy=ticket.refused == "busy",
-            ) from None
+            # Not this task was cancelled, but the call on the ranker's side.
+            raise _away(ticket, "it gave the request up", sent=True) from None
         except TimeoutError:
             self._give_up(ticket)
             raise
@@ -320,7 +306,7 @@ def application(args: dict[str, Any]) -> serve.Application:
     config = settings_of(settings)
     router = RequestRouterConfig(
         request_router_class=OwnerRouter,
-        request_router_kwargs={"drain_s": drain_s(config), "take_s": config.ray.take_ms / 1000},
+        request_router_kwargs={"drain_s": drain_s(config)},
     )
     rankers = serve.deployment(Ranker, name="Ranker", request_router_config=router)
     front = serve.deployment(Front, name="Ingress")

@@ -12,21 +12,27 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+class WithdrawnError(Exception):
+    """The call goes to nobody; `full` if its replica has no room for it."""
+
+    def __init__(self, reason: str, *, full: bool = False) -> None:
+        super().__init__(reason)
+        self.full = full
+
+
 @dataclass(slots=True)
 class Ticket:
     """One call on its way to one replica.
 
     Attributes:
         wanted: the only replica that may get it.
-        offered: how often the cluster's router asked where it goes; 0 says that it was not sent.
+        offered: whether it may have been sent.
         taken: gives the call up, from the moment that the replica has accepted it.
-        refused: why it was withdrawn: "gone", "busy" or "silent"; empty while it is on its way.
     """
 
     wanted: str
-    offered: int = 0
+    offered: bool = False
     taken: Callable[[], None] | None = None
-    refused: str = ""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,6 @@ def serve_config(config: Config) -> dict[str, Any]:
         "name": RANKERS,
         "user_config": {"model": serving.model},
         "max_ongoing_requests": ray.ongoing_max or serving.requests_max + _SPARE_REQUESTS,
-        "max_queued_requests": ray.queue_max,
         "graceful_shutdown_wait_loop_s": wait_s,
         "graceful_shutdown_timeout_s": end_s,
         "health_check_period_s": 2.0,
