@@ -27,9 +27,11 @@ def person(number: int) -> tuple[list[int], list[int], list[int]]:
 
 
 class Load:
-    """Visits of users from `first` on, `users` of them in turn, `at_once` at a time, until the end of the block."""
+    """Visits of `users` from `first` on in turn, `at_once` at a time, until the end of the block."""
 
-    def __init__(self, url: str, users: int, *, first: int = 0, at_once: int = 4, limit: int | None = None) -> None:
+    def __init__(
+        self, url: str, users: int, *, first: int = 0, at_once: int = 4, limit: int | None = None
+    ) -> None:
         self.url, self.users, self.first, self.at_once, self.limit = url, users, first, at_once, limit
         self.visits: list[Visit] = []
         self.samples: list[Sample] = []
@@ -61,9 +63,8 @@ class Load:
 
     async def _run(self) -> None:
         numbers = count()
-        async with asyncio.TaskGroup() as group:
-            async with AsyncClient(Door(self.url, timeout_ms=DEADLINE_MS)) as client:
-                await asyncio.gather(*(group.create_task(self._keep_on(client, numbers)) for _ in range(self.at_once)))
+        async with AsyncClient(Door(self.url, timeout_ms=DEADLINE_MS)) as client:
+            await asyncio.gather(*(self._keep_on(client, numbers) for _ in range(self.at_once)))
 
     async def _keep_on(self, client: AsyncClient, numbers: Iterator[int]) -> None:
         while not self._stop.is_set():
@@ -90,7 +91,9 @@ class Load:
             self.visits.append(Visit(user=user, took_ms=0.0, first=first, error=repr(error)))
             return
         took_ms = 1000 * (time.perf_counter() - began_s)
-        self.visits.append(Visit(user=user, took_ms=took_ms, first=first, second=answer.owner, path=answer.path))
+        self.visits.append(
+            Visit(user=user, took_ms=took_ms, first=first, second=answer.owner, path=answer.path)
+        )
         self.samples.append(
             Sample(
                 user=user,

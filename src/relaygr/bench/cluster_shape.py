@@ -128,5 +128,3 @@ class PeersShape(Shape):
     @property
     def addresses(self) -> list[str]:
         return [one.url for one in self.replicas.values()]
-
-

@@ -116,7 +116,9 @@ class ServerProcess:
         while not self._ready():
             self.check()
             if time.monotonic() > end_s:
-                raise BackendError(f"the server was not ready after {self._ready_s:.0f} s; it said: {self._said()}")
+                raise BackendError(
+                    f"the server was not ready after {self._ready_s:.0f} s; it said: {self._said()}"
+                )
             time.sleep(0.05)
 
     def _ready(self) -> bool:

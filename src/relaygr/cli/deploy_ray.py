@@ -85,7 +85,9 @@ def ray(
     if address != "local":
         return 0 if put(address, wanted, wait_s, say) else 1
     if importlib.util.find_spec("ray") is None:
-        raise ConfigError("--address", "'local' needs Ray: pip install 'relaygr[ray]'; other addresses do not")
+        raise ConfigError(
+            "--address", "'local' needs Ray: pip install 'relaygr[ray]'; other addresses do not"
+        )
     from relaygr.serving.raycluster import cluster_here
 
     with _signals() as stopped, cluster_here(front.cpus(settings), dashboard_port) as here:
@@ -108,4 +110,3 @@ def _signals() -> Iterator[threading.Event]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-

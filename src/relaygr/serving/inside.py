@@ -1,4 +1,4 @@
-"""An ASGI application asked from inside its process: a request goes in as a value, its answer comes out as one."""
+"""An ASGI application asked from inside its process: a value goes in, and one comes out."""
 
 from __future__ import annotations
 

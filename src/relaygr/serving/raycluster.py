@@ -47,8 +47,8 @@ _REQUEST_ID = b"x-request-id"
 class OwnerRouter(RequestRouter):
     """Gives each call to the one replica that its ticket names, or to nobody.
 
-    Serve's own search for a replica is made for calls that anyone may serve. Its tasks look for a call's replica
-    until there is one, a task that is one too many drops the call that it has, and one without a call goes on
+    Serve's own search is made for calls that anyone may serve. Its tasks look for a call's replica until
+    there is one, a task that is one too many drops the call that it has, and one without a call goes on
     without letting others run: with one choice only, calls wait for ever. So each is decided here, once.
     """
 
@@ -207,7 +207,7 @@ class Ranker:
     """A service in a replica, asked through `ask`."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._config = settings_of(settings)
+        self._config = settings_of(settings, os.environ)
         self._service: Service | None = None
         self._inside: Inside | None = None
 
@@ -232,9 +232,7 @@ class Ranker:
 
         serving = self._config.serving
         configure(serving.log_level, serving.log_personal)
-        config = msgspec.structs.replace(
-            self._config, serving=msgspec.structs.replace(serving, model=model)
-        )
+        config = msgspec.structs.replace(self._config, serving=msgspec.structs.replace(serving, model=model))
         service = Service(config)
         self._tracing = Tracing.open(serving.traces)
         self._inside = Inside(build_app(service, self._tracing))
@@ -260,7 +258,7 @@ class Front:
     """The ingress in a replica."""
 
     def __init__(self, settings: dict[str, Any], rankers: DeploymentHandle) -> None:
-        self._config, self._rankers = settings_of(settings), rankers
+        self._config, self._rankers = settings_of(settings, os.environ), rankers
         self._ingress: Ingress | None = None
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -299,11 +297,11 @@ class Front:
 def application(args: dict[str, Any]) -> serve.Application:
     """What a Serve configuration names as `import_path`; `args` are as `front.ray` writes them.
 
-    Other settings make another application, whose replicas are started anew; the model and numbers of replicas
-    are Serve's own settings of the deployments, which running replicas follow.
+    Other settings make another application, whose replicas are started anew; the model and the numbers of
+    replicas are Serve's own settings of the deployments, which running replicas follow.
     """
     settings = dict(args.get("settings", {}))
-    config = settings_of(settings)
+    config = settings_of(settings, os.environ)
     router = RequestRouterConfig(
         request_router_class=OwnerRouter,
         request_router_kwargs={"drain_s": drain_s(config)},
@@ -311,7 +309,6 @@ def application(args: dict[str, Any]) -> serve.Application:
     rankers = serve.deployment(Ranker, name="Ranker", request_router_config=router)
     front = serve.deployment(Front, name="Ingress")
     return front.bind(settings, rankers.bind(settings))
-
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What the two halves of an ingress tell each other: who is there, where a request is to go, what became of it.
+"""What the two halves of an ingress tell each other: who is there, and where a call is to go.
 
 The cluster's router lives in the ingress's process, but on an event loop in a thread of its own.
 """

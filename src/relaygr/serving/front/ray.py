@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from importlib import resources
 from string import Template
@@ -10,9 +11,12 @@ from typing import Any
 
 import msgspec
 
+from relaygr.config.load import load_config
 from relaygr.config.settings import Config
 from relaygr.core.errors import ConfigError
+from relaygr.core.units import GIB, MIB
 
+RAY_VERSION = "2.55.1"
 APPLICATION = "relaygr"
 RANKERS, INGRESS = "Ranker", "Ingress"
 IMPORT_PATH = "relaygr.serving.raycluster:application"
@@ -21,6 +25,8 @@ _T_LIFE_S = 10.0
 # Polls and pages, which are not among `serving.requests_max`.
 _SPARE_REQUESTS = 32
 _LAST_RESORT_S = 5.0
+# Of a ranker of a small model and of Ray's own processes beside it, without the pools.
+_PROCESS_BYTES = 3072 * MIB
 
 
 def serve_config(config: Config) -> dict[str, Any]:
@@ -114,12 +120,9 @@ def sent_along(config: Config) -> dict[str, Any]:
     return {section: values for section, values in changed.items() if values}
 
 
-def settings_of(sent: Mapping[str, Any]) -> Config:
-    """What `sent_along` wrote; ConfigError for anything else."""
-    try:
-        return msgspec.convert(dict(sent), Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError("args.settings", str(error)) from error
+def settings_of(sent: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
+    """What `sent_along` wrote, and over it the variables of this machine; ConfigError as for a file."""
+    return load_config(tables=sent, environ=environ)
 
 
 def as_yaml(config: Config) -> str:
@@ -129,16 +132,24 @@ def as_yaml(config: Config) -> str:
 
 
 def kuberay(config: Config, image: str) -> str:
-    """A RayService for KubeRay with this configuration in it."""
+    """A RayService for KubeRay with this configuration in it: a worker for each ranker."""
     text = (resources.files("relaygr.serving.front") / "rayservice.yaml").read_text("utf-8")
-    told = json.dumps(serve_config(config), indent=2)
-    ray, most = config.ray, config.ray.replicas_max or config.ray.replicas
+    wanted, ray = serve_config(config), config.ray
+    deployments = wanted["applications"][0]["deployments"]
+    told = json.dumps(wanted, indent=2)
+    # The ingress is placed on one of them, too.
+    cpus_each = math.ceil(max(ray.ranker_cpus + ray.ingress_cpus * ray.ingresses / ray.replicas, 1))
+    memory = config.engine.device_bytes + config.host.host_bytes + _PROCESS_BYTES
     return Template(text).substitute(
         serve_config="\n".join(f"    {line}" for line in told.splitlines()),
+        ray_version=RAY_VERSION,
         image=json.dumps(image),
         port=config.serving.port,
         workers=ray.replicas,
-        workers_max=most,
+        workers_max=ray.replicas_max or ray.replicas,
+        worker_cpus=cpus_each,
+        worker_memory=f"{math.ceil(memory / GIB)}Gi",
+        grace_s=math.ceil(max(one["graceful_shutdown_timeout_s"] for one in deployments)) + 10,
     )
 
 
@@ -148,8 +159,8 @@ def _check(config: Config) -> None:
     if config.store.url != "sqlite://memory" and scheme not in ("redis", "rediss"):
         raise ConfigError(
             "store.url",
-            f"{config.store.url!r} is of one machine, and replicas are placed on any: use redis://HOST:PORT/DB, "
-            "or sqlite://memory where every request brings its history",
+            f"{config.store.url!r} is of one machine, and replicas are placed on any: use "
+            "redis://HOST:PORT/DB, or sqlite://memory where every request brings its history",
         )
     if config.router.members:
         count = len(config.router.members)
@@ -166,4 +177,6 @@ def _check(config: Config) -> None:
         if value:
             raise ConfigError(path, f"{value!r} must be empty: replicas on one machine would share it")
     if config.serving.port == 0:
-        raise ConfigError("serving.port", "0 must be a port: Serve's proxies listen on the same one everywhere")
+        raise ConfigError(
+            "serving.port", "0 must be a port: Serve's proxies listen on the same one everywhere"
+        )
