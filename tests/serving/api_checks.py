@@ -1,4 +1,4 @@
-"""What clients rely on, checked over HTTP: the same for one server and for whatever stands in front of several."""
+"""What clients rely on, checked over HTTP: the same for one server and for what stands before several."""
 
 from __future__ import annotations
 

@@ -77,7 +77,9 @@ def test_pages_are_of_all_replicas_or_of_one(cluster: RayShape) -> None:
     with httpx.Client(base_url=cluster.addresses[0], timeout=60) as client:
         names = {str(one["id"]) for one in members(cluster)}
         text = client.get("/metrics").text
-        assert all(f'relaygr_ready{{replica="{name}"' in text or f'replica="{name}"' in text for name in names)
+        assert all(
+            f'relaygr_ready{{replica="{name}"' in text or f'replica="{name}"' in text for name in names
+        )
         for name in names:
             answer = client.get("/v1/status", params={"replica": name})
             assert (answer.status_code, answer.headers["x-relay-owner"]) == (200, name)

@@ -1,4 +1,4 @@
-"""`relaygr deploy ray` without Ray: the configuration of Serve and KubeRay, what is refused, who loads Ray."""
+"""`relaygr deploy ray` without Ray: configurations of Serve and KubeRay, what is refused, who loads it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,13 @@ def deployments(*sets: str) -> dict[str, Any]:
 
 def test_what_running_replicas_follow_is_not_among_what_starts_them_anew() -> None:
     some = ("serving.model=/m/1", "ray.replicas=3", "ray.ongoing_max=9", "serving.port=1234")
-    other = ("serving.model=/m/2", "ray.replicas=5", "ray.ongoing_max=7", "ray.replicas_max=8", "serving.port=1")
+    other = (
+        "serving.model=/m/2",
+        "ray.replicas=5",
+        "ray.ongoing_max=7",
+        "ray.replicas_max=8",
+        "serving.port=1",
+    )
     assert sent_along(config(*some)) == sent_along(config(*other)) == {"store": {"url": "sqlite://memory"}}
     rankers = deployments(*some)["Ranker"]
     assert rankers["user_config"] == {"model": "/m/1"}
@@ -46,7 +52,10 @@ def test_what_running_replicas_follow_is_not_among_what_starts_them_anew() -> No
     assert "autoscaling_config" not in rankers
     scaled = deployments(*other)["Ranker"]
     assert "num_replicas" not in scaled
-    assert (scaled["autoscaling_config"]["min_replicas"], scaled["autoscaling_config"]["max_replicas"]) == (5, 8)
+    assert (scaled["autoscaling_config"]["min_replicas"], scaled["autoscaling_config"]["max_replicas"]) == (
+        5,
+        8,
+    )
 
 
 def test_settings_arrive_as_they_were_and_variables_win(tmp_path: Path) -> None:
@@ -108,7 +117,9 @@ def run(*words: str) -> int:
 
 
 def test_the_command_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match=r"--address: no Ray dashboard at 'http://127\.0\.0\.1:1'.*ray start"):
+    with pytest.raises(
+        ConfigError, match=r"--address: no Ray dashboard at 'http://127\.0\.0\.1:1'.*ray start"
+    ):
         run("--address", "http://127.0.0.1:1", "--set", MEMORY)
     with pytest.raises(ConfigError, match=r"--wait-s: 0.* must be in \[1, 86400\]"):
         run("--wait-s", "0", "--set", MEMORY)
@@ -146,7 +157,9 @@ def service() -> dict[str, Any]:
 
 
 def test_the_rayservice_is_what_the_documented_command_writes(tmp_path: Path) -> None:
-    [command] = re.findall(r"relaygr (deploy ray --kuberay (?:.|\n)*?)\n\n", (ROOT / "docs/ray.md").read_text())
+    [command] = re.findall(
+        r"relaygr (deploy ray --kuberay (?:.|\n)*?)\n\n", (ROOT / "docs/ray.md").read_text()
+    )
     words = shlex.split(command.replace("\\\n", " "))[2:]
     out = tmp_path / "out.yaml"
     words[words.index("--kuberay") + 1] = str(out)
