@@ -323,6 +323,8 @@ def cluster_here(cpus: float, dashboard_port: int) -> Iterator[str]:
         ConfigError: the port is taken.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Else whatever runs beside it comes first.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     try:
         with socket.create_server(("127.0.0.1", dashboard_port)) as listener:
             port = int(listener.getsockname()[1])
