@@ -35,7 +35,7 @@ def stored_users(client: httpx.Client) -> None:
     assert (first.status_code, first.json()["accepted"], second.json()["replayed"]) == (200, 20, True)
     assert client.get(f"{path}/state").json()["events"] == 20
     assert client.put(f"{path}/profile", json={"contextual": []}).status_code == 200
-    assert client.post("/v1/rank", json={"user": user, "candidates": [1]}).json()["tokens"] == 20
+    assert client.post("/v1/rank", json={"user": user, "candidates": [1]}).json()["served_tokens"] == 20
     gone = client.delete(path)
     assert (gone.status_code, gone.json()["events"]) == (200, 20), gone.text
     assert client.get(f"{path}/state").json()["events"] == 0
@@ -51,7 +51,7 @@ def refusals(client: httpx.Client) -> None:
     error_of(client.post("/v1/prefix", json={"user": "u", "deadline_ms": -1}), 422, "request")
     error_of(client.get("/v1/rank"), 405, "method")
     error_of(client.get("/v1/nothing"), 404, "not_found")
-    error_of(client.post("/v1/generate", json={"user": "u", "count": 1}), 404, "no_generator")
+    error_of(client.post("/v1/generate", json={"user": "u"}), 404, "no_generator")
     kind = client.post("/v1/rank", content=b"x", headers={"content-type": "text/plain"})
     error_of(kind, 415, "type")
     error_of(client.post("/v1/events", content=b" " * (8 * 1024 * 1024 + 1)), 413, "body_size")

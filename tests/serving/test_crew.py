@@ -80,7 +80,7 @@ class Scene:
 async def scene(*names: str, ramp_s: float = 60.0) -> AsyncIterator[Scene]:
     config = Config(
         router=RouterConfig(poll_s=0.02, ramp_s=ramp_s),
-        budgets=BudgetConfig(drain_ms=100.0, t_life_ms=50.0),
+        budgets=BudgetConfig(drain_ms=600.0, t_life_ms=50.0),
         serving=ServingConfig(drain_s=1.0),
     )
     roster, calls = Roster(), Calls()

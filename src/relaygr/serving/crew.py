@@ -30,11 +30,12 @@ class Crew(Fleet):
         self._gone: set[str] = set()
 
     async def start(self) -> None:
-        """Follow from now on, and ask who is there already."""
+        """Follow from now on; whoever there is already has been asked once when this returns."""
         self.links.open()
         loop = asyncio.get_running_loop()
         self._roster.listen(lambda: loop.call_soon_threadsafe(self.follow))
         self.follow()
+        await asyncio.gather(*(self.poll(name) for name in self._urls))
 
     def follow(self) -> None:
         """Let the members be those of the roster."""
