@@ -49,13 +49,13 @@ class Roster:
         self._present = _Present()
         self._tickets: dict[int, Ticket] = {}
         self._numbers = itertools.count(1)
-        self._tell: Callable[[], None] | None = None
+        self._tell: Callable[[], object] | None = None
 
     def __len__(self) -> int:
         """Calls on their way."""
         return len(self._tickets)
 
-    def listen(self, tell: Callable[[], None]) -> None:
+    def listen(self, tell: Callable[[], object]) -> None:
         """`tell` is called, in any thread, whenever `present` or `died` is another."""
         with self._lock:
             self._tell = tell
