@@ -151,8 +151,8 @@ class Calls(Transport):
         except RayActorError as error:
             raise _away(ticket, "its process cannot be reached", sent=True) from error
         except WithdrawnError as error:
-            sent = ticket.offered and not error.full
-            raise _away(ticket, str(error), sent=sent, busy=error.full) from error
+            reached = ticket.offered and not error.full
+            raise _away(ticket, str(error), sent=reached, busy=error.full) from error
         except DeploymentUnavailableError as error:
             raise _away(ticket, "Ray could not deploy the rankers", sent=False) from error
         except (RayError, RayServeException) as error:
