@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 # Test processes at once; each file runs in one of them.
 WORKERS ?= 2
 
-.PHONY: setup demo test test-slow check format bench clean
+.PHONY: setup demo test test-slow test-ray check format bench clean
 
 setup: $(STAMP)
 
@@ -20,10 +20,14 @@ demo: setup
 	$(BIN)/relaygr demo --out out
 
 test: setup
-	$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not ray" -n $(WORKERS) --dist loadfile
 
 test-slow: setup
-	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(nproc)} $(BIN)/python -m pytest -m slow
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-$$(nproc)} $(BIN)/python -m pytest -m "slow and not ray"
+
+test-ray: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev,ray]"
+	$(BIN)/python -m pytest -m ray
 
 check: setup
 	$(BIN)/ruff format --check src tests

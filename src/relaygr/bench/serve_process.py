@@ -24,6 +24,15 @@ _SHOWN_CHARACTERS = 2000
 HOST = "127.0.0.1"
 
 
+def resident_bytes(pid: int) -> int | None:
+    """Memory of a process; None where the system does not tell."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 class Listener(ABC):
     """A child process that answers at `/readyz`; ends with the `with` block.
 
@@ -53,11 +62,7 @@ class Listener(ABC):
     @property
     def rss_bytes(self) -> int | None:
         """Resident memory; None where the system does not tell."""
-        try:
-            pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        except (OSError, ValueError, IndexError):
-            return None
-        return pages * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes(self.pid)
 
     @property
     def open_files(self) -> int | None:

@@ -10,10 +10,12 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from msgspec.structs import replace
 
+from relaygr.cli.deploy_ray import ray
 from relaygr.cli.gateway import parse_member
 from relaygr.config.load import load_config
 
-deploy_app = App(name="deploy", help="Write configuration for what stands around instances.")
+deploy_app = App(name="deploy", help="Write configuration for what stands around instances, or deploy them.")
+deploy_app.command(ray)
 
 
 @deploy_app.command

@@ -29,7 +29,10 @@ _KEYS = [f"{section}.{name}" for section, names in _FIELDS.items() for name in n
 
 
 def load_config(
-    toml: Path | None = None, environ: Mapping[str, str] | None = None, overrides: Iterable[str] = ()
+    toml: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Iterable[str] = (),
+    tables: Mapping[str, Any] | None = None,
 ) -> Config:
     """Merge the sources; a later one wins key by key.
 
@@ -37,11 +40,14 @@ def load_config(
         toml: a TOML file with one table per section.
         environ: variables such as `RELAYGR_ENGINE__DEVICE_BYTES`; others, without `__`, are not settings.
         overrides: `section.key=value`, the last of equal keys wins.
+        tables: what a TOML file would hold, before all others.
 
     Raises:
         ConfigError: with the dotted path, the value and the limit; for an unknown key, the nearest valid one.
     """
     values: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
+    for path, value in _from_tables(tables or {}):
+        _put(values, path, value, "", from_text=False)
     if toml is not None:
         for path, value in _from_toml(toml):
             _put(values, path, value, f" (in {toml})", from_text=False)
@@ -68,6 +74,10 @@ def _from_toml(file: Path) -> Iterator[tuple[str, Any]]:
         tables = tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError("config", f"{file} is not TOML: {error}") from error
+    yield from _from_tables(tables)
+
+
+def _from_tables(tables: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for section, table in tables.items():
         if not isinstance(table, dict):
             # A key at the top level, or `engine = 3`; the key check names what is valid instead.

@@ -10,6 +10,7 @@ import msgspec
 from relaygr.config.generator import GeneratorConfig
 from relaygr.config.host import HostConfig
 from relaygr.config.limits import Range, Section
+from relaygr.config.ray import RayConfig
 from relaygr.config.relay import RelayConfig, RouterConfig, TriggerConfig
 from relaygr.config.slate import SlateConfig
 from relaygr.config.stream import StreamConfig
@@ -345,3 +346,4 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     generator: GeneratorConfig = GeneratorConfig()
     slate: SlateConfig = SlateConfig()
     stream: StreamConfig = StreamConfig()
+    ray: RayConfig = RayConfig()

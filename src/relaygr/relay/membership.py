@@ -134,6 +134,16 @@ class Membership:
             raise ValueError(f"{member.id!r} is a member already")
         self._all[member.id] = Standing(member, State.DOWN, now_s)
 
+    def found(self, member: Member, now_s: float) -> None:
+        """A member that was there before this router: like a configured one, it is active at once."""
+        self.add(member, now_s)
+        self._set(self._all[member.id], State.ACTIVE, now_s)
+
+    def forget(self, name: str) -> None:
+        """Nothing is kept of a member that has left for good."""
+        del self._all[name]
+        self.version += 1
+
     def remove(self, name: str, now_s: float) -> None:
         """The member leaves at once; the users on it move."""
         standing = self._all[name]

@@ -64,7 +64,7 @@ class Router:
         """Where a user's prefix is to be computed; refused rather than sent to a member that has no time."""
         self._follow(now_s)
         # Who is about to go back to the own member goes now, so that the ranking finds the prefix there.
-        placed = self._placements.get(key, now_s, lasting_s=self._t_life_s)
+        placed = self._placed(key, now_s, lasting_s=self._t_life_s)
         found, spill = self._home(key, placed, ())
         if found is None:
             return self._refuse(Refusal.NO_INSTANCE)
@@ -85,7 +85,7 @@ class Router:
         """
         self._follow(now_s)
         self._end(self._awaited.take(key))
-        placed = self._placements.get(key, now_s)
+        placed = self._placed(key, now_s)
         wanted = hint if hint is not None and self.members.get(hint) is not None else placed
         if self._config.random_owner:
             found, spill = self._anyone(self._special, avoid), None
@@ -104,7 +104,7 @@ class Router:
     def route_other(self, key: str, now_s: float, avoid: Collection[str] = ()) -> Route | Refused:
         """Where everything else of a user goes: to the same member as the laps."""
         self._follow(now_s)
-        placed = self._placements.get(key, now_s)
+        placed = self._placed(key, now_s)
         found, spill = self._home(key, placed, avoid)
         found = found or self._second(key, avoid)
         if found is None:
@@ -143,6 +143,16 @@ class Router:
         if self._normal is not self._special:
             self._placements.forget(key)
 
+    def forget(self, member: str) -> bool:
+        """Keep nothing of a member that has left for good; False while requests are in flight there."""
+        if self._inflight[member] > 0:
+            return False
+        del self._inflight[member]
+        for lap in Lap:
+            self.counts.requests.pop((lap, member), None)
+        self.members.forget(member)
+        return True
+
     def owner(self, key: str, now_s: float) -> str | None:
         """Whose the user is by the members alone, placed or not; None if there is no member."""
         self._follow(now_s)
@@ -169,6 +179,14 @@ class Router:
 
     def inflight(self, member: str) -> int:
         return self._inflight[member]
+
+    def _placed(self, key: str, now_s: float, lasting_s: float = 0.0) -> str | None:
+        """Where the user is; a member that is forgotten takes what was placed on it along."""
+        placed = self._placements.get(key, now_s, lasting_s=lasting_s)
+        if placed is None or self.members.get(placed) is not None:
+            return placed
+        self._placements.forget(key)
+        return None
 
     def _home(self, key: str, placed: str | None, avoid: Collection[str]) -> tuple[str | None, Spill | None]:
         """The relaying member that keeps the user's state from now on, and why it is not the one before."""

@@ -9,7 +9,7 @@ from relaygr.config.settings import Config
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.relay.membership import Standing, State
 from relaygr.relay.router import Router
-from relaygr.serving.links import AwayError, Links
+from relaygr.serving.links import AwayError, Links, Transport
 from relaygr.serving.polls import ask
 
 log = logging.getLogger("relaygr.serving")
@@ -25,12 +25,15 @@ class Fleet:
         router: decides; its time is `now_s`.
     """
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: Config, clock: Clock | None = None, transport: Transport | None = None
+    ) -> None:
+        """`transport` is the way to the members; None is HTTP."""
         self.config, self._clock = config.router, clock or MonotonicClock()
         t_life_s, drain_s = _seconds(config.budgets.t_life_ms), _seconds(config.budgets.drain_ms)
         t_life_s = t_life_s or _T_LIFE_S
         self.router = Router(self.config, t_life_s, self.now_s(), drain_s=drain_s or t_life_s)
-        self.links = Links(self.config.connect_ms / 1000, self.config.connections)
+        self.links = transport or Links(self.config.connect_ms / 1000, self.config.connections)
         self._urls = {member.id: member.url.rstrip("/") for member in self.config.members}
         self._polls: list[asyncio.Task[None]] = []
         self._falls: dict[str, asyncio.Future[None]] = {}
@@ -69,6 +72,8 @@ class Fleet:
 
     def miss(self, name: str, error: AwayError) -> None:
         """A member did not answer: it is down at once if nothing listens there, else after some times."""
+        if error.busy:
+            return
         standing = self.router.members[name]
         before = standing.state, standing.mismatched
         if error.refused:

@@ -87,8 +87,8 @@ class Forwarder:
             return Here(route)
         try:
             answer = await self._deliver(route, errand, gone)
-        except AwayError:
-            return Dropped("no_instance", self._router.epoch)
+        except AwayError as error:
+            return Dropped("load" if error.busy else "no_instance", self._router.epoch)
         if _not_ready(answer):
             return Dropped("no_instance", self._router.epoch)
         if answer.status == HTTPStatus.OK and refused_as_safe(answer.body):

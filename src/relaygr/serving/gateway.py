@@ -62,9 +62,12 @@ class Gateway:
         registry: metrics, of its own.
     """
 
-    def __init__(self, config: Config) -> None:
-        """ConfigError without members, with a `self_id`, or with wrong keys."""
-        if not config.router.members:
+    def __init__(self, config: Config, fleet: Fleet | None = None) -> None:
+        """ConfigError without members, with a `self_id`, or with wrong keys.
+
+        With a `fleet`, that one's members are sent to.
+        """
+        if not config.router.members and fleet is None:
             raise ConfigError("router.members", "is empty; a gateway needs instances to send requests to")
         if config.router.self_id:
             raise ConfigError("router.self_id", "must be empty: a gateway is none of the members")
@@ -72,7 +75,7 @@ class Gateway:
         self._gatekeeper = Gatekeeper(config.serving.keys)
         self._intake = Intake(config, self._gatekeeper)
         self._admissions = Admissions(config.serving.requests_max, config.serving.tenant_requests_max)
-        self.fleet, self._health = Fleet(config), Health("starting")
+        self.fleet, self._health = fleet or Fleet(config), Health("starting")
         self._forwarder = Forwarder(self.fleet)
         self._refusing = False
         # Else every counter comes with the time it was made, which nobody reads.
@@ -127,7 +130,7 @@ class Gateway:
         self, scope: Scope, headers: Headers, kind: Kind, identity: str, receive: Receive
     ) -> Reply:
         check_path(scope)
-        own = await self._own(scope, headers)
+        own = await self.own(scope, headers)
         if own is not None:
             return own
         if self._refusing or self._health.status == "starting":
@@ -160,7 +163,7 @@ class Gateway:
         assert not isinstance(found, Here)
         return dropped(found, body, identity) if isinstance(found, Dropped) else passed_on(found, kind)
 
-    async def _own(self, scope: Scope, headers: Headers) -> Reply | None:
+    async def own(self, scope: Scope, headers: Headers) -> Reply | None:
         """What the gateway answers itself; None for what goes on."""
         method, path = scope["method"], scope["path"]
         if path == _MEMBERS or path.startswith(_MEMBERS + "/"):

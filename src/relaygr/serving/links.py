@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Protocol
 
 import aiohttp
 from multidict import CIMultiDict
@@ -33,11 +34,12 @@ class AwayError(RelayError):
     Attributes:
         refused: nothing listens there.
         sent: it may have received the request, and done it.
+        busy: it lives and has no room, which says nothing about the next request.
     """
 
-    def __init__(self, member: str, reason: str, *, refused: bool, sent: bool) -> None:
+    def __init__(self, member: str, reason: str, *, refused: bool, sent: bool, busy: bool = False) -> None:
         super().__init__(f"{member}: {reason}")
-        self.refused, self.sent = refused, sent
+        self.refused, self.sent, self.busy = refused, sent, busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,33 @@ class Answer:
     status: int
     headers: Pairs
     body: bytes
+
+
+class Transport(Protocol):
+    """A way to members; belongs to one event loop, opened in it."""
+
+    def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def send(
+        self,
+        member: str,
+        url: str,
+        sent: Letter,
+        more: Mapping[str, str] = {},
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Send and wait for the whole answer; cancelling this gives the request up.
+
+        Args:
+            url: of the member.
+            more: further headers.
+            timeout_s: for everything; None waits as long as the member lives.
+
+        Raises:
+            AwayError: there was no answer.
+        """
 
 
 def letter(
@@ -98,8 +127,8 @@ def letter(
     return Letter(method, target, kept, body)
 
 
-class Links:
-    """Connections that are kept; belongs to one event loop, opened in it."""
+class Links(Transport):
+    """Connections that are kept."""
 
     def __init__(self, connect_s: float, connections: int) -> None:
         """
@@ -134,16 +163,7 @@ class Links:
         more: Mapping[str, str] = {},
         timeout_s: float | None = None,
     ) -> Answer:
-        """Send and wait for the whole answer; cancelling this closes the connection.
-
-        Args:
-            url: of the member.
-            more: further headers.
-            timeout_s: for everything; None waits as long as the member lives.
-
-        Raises:
-            AwayError: there was no answer.
-        """
+        """As `Transport` says; cancelling this closes the connection."""
         assert self._session is not None
         headers = sent.headers
         if more:

@@ -9,7 +9,7 @@ import msgspec
 from multidict import CIMultiDict
 
 from relaygr.relay.membership import Feedback
-from relaygr.serving.links import Answer, AwayError, Letter, Links
+from relaygr.serving.links import Answer, AwayError, Letter, Transport
 
 _FEEDBACK = Letter("GET", "/v1/relay/feedback", CIMultiDict(), b"")
 _HEALTH = Letter("GET", "/healthz", CIMultiDict(), b"")
@@ -35,7 +35,7 @@ _health = msgspec.json.Decoder(_Health)
 _Word = TypeVar("_Word")
 
 
-async def ask(links: Links, member: str, url: str, timeout_s: float) -> Feedback:
+async def ask(links: Transport, member: str, url: str, timeout_s: float) -> Feedback:
     """The member's word.
 
     Raises:
