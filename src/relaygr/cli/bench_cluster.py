@@ -49,8 +49,8 @@ def cluster(
         Where not given: fewer users (100), a lower rate (20), shorter phases (3 s), 1 and 2 replicas, two
         rounds of 4 s.
     shape: tuple[str, ...]
-        What is in front: `gateway`, `peers`, `envoy` or `ray`; can be given many times. The report's own figures
-        are those of the first.
+        What is in front: `gateway`, `peers`, `envoy` or `ray`; can be given many times. The report's own
+        figures are those of the first.
     part: tuple[Part, ...]
         `chaos` or `scale`; can be given many times.
     replicas: int
