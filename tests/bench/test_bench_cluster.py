@@ -16,10 +16,9 @@ from relaygr.core.errors import ConfigError
 SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 30, "phase_s": 1.5, "part": ("chaos",)}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "shape", ["envoy", *(pytest.param(n, marks=pytest.mark.slow) for n in ("gateway", "peers"))]
-)
+@pytest.mark.parametrize("shape", ["gateway", "peers", "envoy"])
 def test_nothing_fails_and_users_follow(
     shape: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -47,6 +46,7 @@ def test_nothing_fails_and_users_follow(
     assert "recovered" in out
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_more_replicas_are_measured_beside_engines_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

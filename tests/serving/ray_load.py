@@ -83,16 +83,18 @@ class Load:
         user, past, first = f"user-{number}", history(items, times), None
         try:
             signal = await client.prefix(user, history=past, deadline_ms=DEADLINE_MS)
-            first, began_s = signal.owner, time.perf_counter()
+            first, began_s = signal.owner, time.monotonic()
             answer = await client.rank(
                 user, candidates, history=past, deadline_ms=DEADLINE_MS, hint=signal.hint
             )
         except ClientError as error:
-            self.visits.append(Visit(user=user, took_ms=0.0, first=first, error=repr(error)))
+            at_s = time.monotonic()
+            self.visits.append(Visit(user=user, at_s=at_s, took_ms=0.0, first=first, error=repr(error)))
             return
-        took_ms = 1000 * (time.perf_counter() - began_s)
+        at_s = time.monotonic()
+        took_ms = 1000 * (at_s - began_s)
         self.visits.append(
-            Visit(user=user, took_ms=took_ms, first=first, second=answer.owner, path=answer.path)
+            Visit(user=user, at_s=at_s, took_ms=took_ms, first=first, second=answer.owner, path=answer.path)
         )
         self.samples.append(
             Sample(

@@ -126,7 +126,7 @@ def test_relevance_against_hand_made_orders() -> None:
     assert found["map"].lists == 2  # the third has no label of the other kind
     best = relevance(logs, "watch", {"best": labels.astype(np.float64)})
     assert [one.mean for one in best] == [1.0, 1.0]
-    with pytest.raises(ConfigError, match="head: 'like'"):
+    with pytest.raises(ConfigError, match="relevance: head 'like' is none of watch"):
         relevance(logs, "like", {})
 
 

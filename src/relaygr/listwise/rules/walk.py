@@ -262,6 +262,8 @@ class RuleWalk:
                 if plan is None:
                     return None
         for kept in range(len(prefix), 0, -1):
+            if self._effort.late():
+                break
             if (going := self._plan(trail[kept], kept)) is not None:
                 return self._complete(trail[kept], prefix[:kept], values, going)
         return None if plan is None else self._complete(trail[0], prefix[:0], values, plan)

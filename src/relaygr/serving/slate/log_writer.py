@@ -133,13 +133,13 @@ class SlateLogWriter:
             if lines:
                 self._files.append(lines)
         except BackendError as error:
-            self._metrics.tell(Fate.FAILED, len(lines))
             self._trouble(f"{len(lines)} lists are lost: {error}")
+            self._metrics.tell(Fate.FAILED, len(lines))
             return
-        self._metrics.tell(Fate.WRITTEN, len(lines))
         if lines and self._troubled_s is not None:
             self._troubled_s = None
             log.warning("slates: the log is written again")
+        self._metrics.tell(Fate.WRITTEN, len(lines))
 
     def _line(self, served: ServedList, seen: Seen) -> bytes | None:
         """One line that readers take; None, counted, if the list cannot be written so."""
@@ -149,8 +149,8 @@ class SlateLogWriter:
             check_record(record, len(self._heads))
             check_numbers(record, self._heads)
         except Exception as error:  # noqa: BLE001 - the thread lives on, whatever is wrong with one list
-            self._metrics.tell(Fate.FAILED)
             self._trouble(f"a list is lost: {type(error).__name__}: {error}")
+            self._metrics.tell(Fate.FAILED)
             return None
         return line + b"\n"
 
