@@ -108,7 +108,7 @@ def test_both_laps_of_every_request_are_on_one_replica(cluster: RayShape, turn: 
 def test_killing_a_replica_under_load_loses_no_ranking(cluster: RayShape, turn: int) -> None:
     with Load(cluster.addresses[0], 150) as load:
         load.more(60)
-        cluster.kill("any")
+        cluster.kill()
         load.more(40)
         recovered = load.more(120)
     print(json.dumps({"visits": len(load.visits), "recovered": hit_share(recovered), "hung": load.hung}))
