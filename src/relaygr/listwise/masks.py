@@ -72,7 +72,7 @@ class Walk(Protocol):
         length: positions that will be filled; at most what was asked for.
         relaxations: what was given up to make that possible.
         priced: whether a soft rule applies, that is whether `price` has anything to say.
-        budget_hits: how often an exact search gave up at its node budget (`lookahead_budget`).
+        budget_hits: how often an exact search ran out of nodes or time (`lookahead_budget`).
         first: the list of the lowest allowed column at each position, int32 [length], where it is known by
             now; None where it is not, or where it ends before the last position.
     """
@@ -99,7 +99,7 @@ class Walk(Protocol):
         """What may stand at position t of each list, look-ahead included; no row need have any. [B, C]"""
 
     def feasible(self, marks: Marks, t: int) -> Bool:
-        """`allowed` less what no complete list can follow: exact up to the node budget, and dearer. [B, C]"""
+        """`allowed` less what no complete list can follow: exact up to nodes and time, and dearer. [B, C]"""
 
     def price(self, marks: Marks, t: int) -> Float64:
         """What soft rules take from the value of each candidate at t; only if `priced`. [B, C]"""
@@ -114,7 +114,7 @@ class Walk(Protocol):
         """A complete list for when all lists met a dead end.
 
         Keeps as much of `prefix` [t] as it can, giving up its last picks first, and prefers high `values` [C]
-        at every step. Exact up to the node budget. None if there is no list (or none was found within the
+        at every step. Exact up to nodes and time. None if there is no list (or none was found within the
         budget). [length]
         """
 

@@ -84,7 +84,7 @@ class SlateResult:
         fallback_reason: None if the list was chosen (the fallback may be chosen too).
         error: what was wrong, for reasons `nan`, `rules` and `error`.
         relaxations: rules that were given up.
-        lookahead_budget: exact searches that gave up at their node budget.
+        lookahead_budget: exact searches that ran out of nodes or time.
         stage_ms: time of each stage that began, and of `explanation`.
         explanation: of each pick; None where no step model was asked or no time was left.
         context: mean of each feature of the step model over the picks, for watching its drift.

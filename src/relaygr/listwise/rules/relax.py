@@ -100,7 +100,7 @@ class _Opening:
     def _shortest_run(self, every: list[AnyRule], order: Sequence[AnyRule]) -> tuple[RuleWalk | None, int]:
         """The least number of rules from the front of the order whose removal leaves a list, and its walk.
 
-        Without more rules there is a list all the more, so that the number is found by doubling and halving.
+        A list of some rules is one of fewer of them, so that doubling and halving find the number.
         """
         walk, least, most, step = None, 1, len(order), 1
         while least <= most:

@@ -123,7 +123,7 @@ class RuleWalk:
         return self._wished(self._possible(marks, t), marks, t)
 
     def feasible(self, marks: Marks, t: int) -> Bool:
-        """`allowed` less what no complete list can follow; exact up to the node budget. [B, C]"""
+        """`allowed` less what no complete list can follow; exact up to nodes and time. [B, C]"""
         mask = self._possible(marks, t)
         if not self._sure:
             beams, columns = np.nonzero(mask)

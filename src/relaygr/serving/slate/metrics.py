@@ -72,7 +72,7 @@ class SlateMetrics:
         self._relaxed = counter("relaxed_total", "Rules that no list satisfied", "rule")
         self._timeouts = counter("timeouts_total", "Slates whose time ran out before the last stage")
         self._unrestricted = counter("unrestricted_total", "Slates without the trust region")
-        self._lookahead = counter("lookahead_budget_total", "Exact searches that ran out of nodes")
+        self._lookahead = counter("lookahead_budget_total", "Exact searches that ran out of nodes or time")
         self._unknown = counter("unknown_items_total", "Candidates that the item table lacks")
         self._seconds = histogram("seconds", "Time by stage; `all` is the list layer", _SECONDS, "stage")
         self._distance = histogram("list_distance", "Mean distance of the items of a list", _SHARES)

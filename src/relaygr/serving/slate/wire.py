@@ -174,7 +174,7 @@ class SlateAnswer(Struct, frozen=True, omit_defaults=True):
         unpriced: the same without the prices of soft rules; priced_by: what each of them took.
         score, lower_bound: by the evaluator.
         stage_reached: the last stage that was finished.
-        lookahead_budget: exact searches that gave up at their node budget.
+        lookahead_budget: exact searches that ran out of nodes or time.
         unknown_items: candidates that the item table lacks.
         path and what follows: of the ranking, as `/v1/rank` says it.
         queue_ms, compute_ms: of the ranking; stage_ms: of the list layer, its wait for a thread included.
