@@ -92,11 +92,13 @@ def test_a_hit_is_read_however_little_is_left(signalled: bool) -> None:
         assert answered(r, r.ask(ONE, budget_ms=1.0)) == ("hit", FULL, 0)
 
 
-def test_what_the_host_has_counts_as_there() -> None:
-    with rig(fit=pace().fit, host=HOST) as r:
+@pytest.mark.parametrize(("copy_threads", "wait_ms"), [(0, 0.0), (0, 2.0), (1, 2.0)])
+def test_what_the_host_has_counts_as_there(copy_threads: int, wait_ms: float) -> None:
+    """A thread that copies has until half of the budget, in real time; after the budget, of the deadline."""
+    with rig(fit=pace().fit, host=HOST | {"copy_threads": copy_threads}) as r:
         r.rank(ONE)
         r.crowd(3)
-        assert answered(r, r.ask(ONE, budget_ms=1.0)) == ("reloaded", FULL, 0)
+        assert answered(r, waited(r, ONE, wait_ms, budget_ms=1.0)) == ("reloaded", FULL, 0)
 
 
 def test_a_part_takes_no_place_in_the_cache() -> None:
