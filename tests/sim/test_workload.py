@@ -1,6 +1,8 @@
 """Loads are the same for every variant, rate and length, and have the laws they are said to have."""
 
 import dataclasses
+import math
+from statistics import NormalDist
 
 import msgspec
 import numpy as np
@@ -103,6 +105,17 @@ def test_lead_times_follow_their_quantiles() -> None:
     leads = generate(traffic).lead_s / traffic.tau_s
     assert np.quantile(leads, [0.1, 0.5]) == pytest.approx([2.0, 3.0], rel=0.02)
     assert leads.max() == 5.0
+
+
+def test_leads_of_few_requests_are_spread_over_the_distribution() -> None:
+    few, many = Traffic(requests=230, warmup=0, seed=7), Traffic(requests=5000, warmup=0, seed=7)
+    leads = generate(few).lead_s / few.tau_s
+    assert np.array_equal(leads, generate(many).lead_s[:230] / many.tau_s)
+    cuts = np.exp(
+        [math.log(3) + math.log(2 / 3) / -1.28155 * NormalDist().inv_cdf(n / 100) for n in (1, 10, 90)]
+    )
+    for block in (leads[:100], leads[100:200]):
+        assert [int((block < cut).sum()) for cut in cuts] == [1, 10, 90]
 
 
 def test_popular_users_follow_zipf() -> None:

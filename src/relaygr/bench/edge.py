@@ -150,9 +150,9 @@ async def find_edge(
         elif low >= least and high <= most:
             level = (low + high) // 2
         else:
-            step *= _boost(trials[-1])
-            level = min(low + step, most) if low >= least else max(high - step, least)
-            step *= 2
+            stride = max(step, _boost(trials[-1]))
+            level = min(low + stride, most) if low >= least else max(high - stride, least)
+            step = max(2 * step, stride)
     low = told.low
     places = [place for place, one in enumerate(levels) if one == low]
     above = [place for place, one in enumerate(levels) if one > low and trials[place].passes]

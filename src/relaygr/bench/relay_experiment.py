@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 _FARTHEST = 48  # steps of a rate
 _PATIENCE = 1.5  # shares of time that a search may take that has found nothing
-_EXPECTED_TRIES = 2.5  # of full length, times votes: what fails clearly is given up early
+_EXPECTED_TRIES = 3.5  # of full length, times votes: what fails clearly is given up early
 _BEYOND = 0.5  # of a load, that may end after the time of its search
 # Rates in sessions, real over simulated, were .34 to .61 for the relay and .16 to .82 for the baseline: the
 # simulator does not know how noise meets a user's own earlier request. A search that starts above the edge
@@ -56,9 +56,11 @@ class Case:
         The baseline's come first: what the relay reached says little beside a baseline that is not known.
         Loads for the relay's length are the slowest, as their rate is low, and come last.
         """
-        bases = (("base", 1.0), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
-        inline = (("inline length", 0.8), ("inline rate", 0.4))
-        every = (*bases, *inline, ("relay rate", 1.5), ("relay length", 2.5))
+        bases = (("base", 1.5), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
+        inline = (("inline length", 1.2), ("inline rate", 0.4))
+        # In sessions the relay's first rate is many times the baseline's, and each of its loads takes long.
+        rate = 0.6 if self.traffic.regime == "sessions" else 1.0
+        every = (*bases, *inline, ("relay rate", rate), ("relay length", 3.0))
         return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
 

@@ -43,7 +43,7 @@ class RelaySpec:
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     quick: bool = True
     twin: bool = False
-    minutes: float = 4.5
+    minutes: float = 4.65
     seed: int = 0
     own: tuple[str, ...] = ()
 
@@ -86,9 +86,9 @@ class RelaySpec:
                 seeds=self.seeds,
                 least=100 if confirmed else 150,
                 most=1000,
-                least_length=100,
+                least_length=100 if confirmed else 150,
                 tries=12 if confirmed else 6,
-                rate_step=1.06,
+                rate_step=1.06 if confirmed else 1.15,
                 caution=0.85,
                 longest=_LONGEST,
                 votes=2 if confirmed else 1,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +19,8 @@ Ints = npt.NDArray[np.int64]
 
 _P10 = -1.2815515655446004  # of the standard normal distribution
 # A stream for each kind of draw, so that no draw moves those of another kind.
-_ARRIVALS, _LEADS, _LENGTHS, _GROWTH, _USERS, _COUNTS, _GAPS, _SHORT = range(8)
+_ARRIVALS, _LEADS, _LENGTHS, _GROWTH, _USERS, _COUNTS, _GAPS, _SHORT, _SHARES = range(9)
+_BLOCK = 100  # requests whose leads are spread evenly over their distribution
 
 
 class Request(NamedTuple):
@@ -200,7 +203,29 @@ def _first_lengths(traffic: Traffic, draws: _Draws, users: int, who: Ints, growt
 
 
 def _leads(traffic: Traffic, draws: _Draws, count: int) -> Floats:
-    leads = traffic.leads
+    """Of every `_BLOCK` requests in a row one lead is in each equal share of the distribution.
+
+    The shortest leads decide how long a history the relay serves. In independent draws a load of 150 requests
+    has none or five of the shortest hundredth as often as not, the same ones at every length.
+    """
+    leads, blocks = traffic.leads, -(-count // _BLOCK)
+    order = draws.stream(_LEADS).random((blocks, _BLOCK)).argsort(axis=1)
+    share = (order + draws.stream(_SHARES).random((blocks, _BLOCK))).ravel()[:count] / _BLOCK
     spread = math.log(leads.p10_taus / leads.p50_taus) / _P10
-    drawn = leads.p50_taus * np.exp(spread * draws.stream(_LEADS).standard_normal(count))
+    drawn = leads.p50_taus * np.exp(spread * _normal_quantile(share))
     return np.minimum(drawn, leads.most_taus) * traffic.tau_s
+
+
+def _normal_quantile(share: Floats) -> Floats:
+    """Of the standard normal distribution, to 1e-5; what is beyond a share of 1e-9 counts as that."""
+    grid, values = _quantiles()
+    clipped = np.clip(share, 1e-9, 1 - 1e-9)
+    return np.interp(np.log(clipped / (1 - clipped)), grid, values)
+
+
+@cache
+def _quantiles() -> tuple[Floats, Floats]:
+    """Quantiles at even log odds, between which they are nearly straight."""
+    grid = np.linspace(-21, 21, 4201)
+    exact = NormalDist()
+    return grid, np.array([exact.inv_cdf(1 / (1 + math.exp(-odds))) for odds in grid.tolist()])
