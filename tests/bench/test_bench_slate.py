@@ -12,6 +12,7 @@ import pytest
 
 from relaygr.bench import slate, slate_rules
 from relaygr.bench.slate import SlateSpec, bench_slate, quick_report
+from relaygr.bench.slate_openings import measure_openings
 from relaygr.bench.slate_world import SlateWorld
 from relaygr.cli.main import app
 from relaygr.core.errors import ConfigError
@@ -21,7 +22,7 @@ from relaygr.training.slate.gain_rows import GainOptions, GainsReport
 from relaygr.training.slate.gains import gains
 
 TINY = SlateSpec(
-    candidates=40, length=4, widths=(1, 2), tops=(10,), requests=3, checked=5, beside=0, worlds=0
+    candidates=40, length=4, widths=(1, 2), tops=(10,), requests=3, checked=5, beside=0, openings=0, worlds=0
 )
 
 
@@ -41,6 +42,19 @@ def test_a_cell_for_each_setting_and_figures_by_name() -> None:
     assert (figures["rule_violations"], figures["extra_share"]) == (0, None)
     assert figures["gain_over_pointwise"] is None
     assert any("random requests" in text for text in told)
+
+
+def test_rules_are_opened_with_a_limit_of_time_and_without() -> None:
+    told: list[str] = []
+    cells = tuple(measure_openings(1, told.append))
+    assert [(cell.candidates, cell.length, cell.limit_ms > 0, cell.hidden) for cell in cells] == [
+        (candidates, length, limited, hidden)
+        for candidates, length, hidden in ((80, 10, True), (300, 20, True), (300, 30, True), (300, 30, False))
+        for limited in (False, True)
+    ]
+    assert all(0 < cell.p50_ms <= cell.most_ms for cell in cells)
+    assert all(cell.relaxed == 0 for cell in cells if cell.hidden and not cell.limit_ms)
+    assert len(told) == len(cells)
 
 
 def test_gains_are_in_the_figures(monkeypatch: pytest.MonkeyPatch) -> None:

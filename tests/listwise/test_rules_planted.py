@@ -2,63 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 
+from relaygr.bench.slate_openings import Planted
 from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.pool import Head, Pool
-from relaygr.listwise.rules.document import AnyRule, Cap, Gap, Minimum, Pairs, RuleDocument
+from relaygr.listwise.rules.document import Cap, Minimum, Pairs, RuleDocument
 from relaygr.listwise.rules.relax import GRACE_NODES
 from relaygr.listwise.rules.ruleset import RuleSet
 from relaygr.listwise.rules.search import ClassSearch
-
-
-@dataclass(frozen=True)
-class Planted:
-    """Sizes of a request that hides one list of its first `length` items among the others.
-
-    Attributes:
-        share: of the other items in each class that a minimum demands.
-    """
-
-    candidates: int = 80
-    length: int = 10
-    topics: int = 4
-    authors: int = 8
-    minimums: int = 2
-    count: int = 3
-    share: float = 0.03
-    window: int = 3
-
-    def request(self, seed: int) -> tuple[RuleSet, Pool]:
-        rng = np.random.default_rng(seed)
-        others = self.candidates - self.length
-        attributes = {}
-        for name, values in (("topic", self.topics), ("author", self.authors)):
-            listed: list[int] = []
-            for _ in range(self.length):
-                recent = listed[-self.window + 1 :]
-                listed.append(int(rng.choice([value for value in range(values) if value not in recent])))
-            attributes[name] = np.array([*listed, *rng.integers(0, values, others)])
-        rules: list[AnyRule] = [
-            Cap(name="topics", attribute="topic", most=1, window=self.window),
-            Gap(name="authors", attribute="author", distance=self.window),
-        ]
-        for at in range(self.minimums):
-            inside = np.concatenate([np.zeros(self.length, dtype=bool), rng.random(others) < self.share])
-            inside[rng.choice(self.length, self.count, replace=False)] = True
-            attributes[f"class{at}"] = inside
-            rules.append(Minimum(name=f"class{at}", attribute=f"class{at}", values=(1,), count=self.count))
-        order = rng.permutation(self.candidates)
-        pool = Pool(
-            ids=np.arange(self.candidates, dtype=np.int64),
-            heads=(Head("like"),),
-            outputs=np.linspace(1, 0, self.candidates, dtype=np.float32)[:, None],
-            attributes={name: column[order].astype(np.int64) for name, column in attributes.items()},
-        )
-        return RuleSet(RuleDocument(id="planted", rules=tuple(rules))), pool
 
 
 @pytest.mark.parametrize(

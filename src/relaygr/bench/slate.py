@@ -18,6 +18,7 @@ import numpy as np
 
 from relaygr.bench.machine import Machine, MatrixGflopsByRoute, describe_machine
 from relaygr.bench.slate_beside import Beside, measure_beside
+from relaygr.bench.slate_openings import OpeningCell, measure_openings
 from relaygr.bench.slate_rules import count_violations
 from relaygr.bench.slate_world import RULES, SlateWorld
 from relaygr.bench.timing import Timing
@@ -40,6 +41,7 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
         requests: timed ones of each cell.
         checked: random requests under random rules whose lists the independent checker reads.
         beside: requests that are ranked, with a list and without.
+        openings: requests of each kind whose many or tight rules are opened; 0 for none.
         worlds: of known truth, in which gains are measured, each with models of its own; 0 for none.
         users: requests of each world.
         compared: whether logs of 600 lists, over-fitted models, choices and inflation are measured as well.
@@ -53,6 +55,7 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 1000
     checked: int = 100_000
     beside: int = 200
+    openings: int = 20
     worlds: int = 5
     users: int = 1000
     compared: bool = True
@@ -66,6 +69,7 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
             ("requests", 1, 10_000_000),
             ("checked", 0, 10_000_000),
             ("beside", 0, 1_000_000),
+            ("openings", 0, 1_000_000),
             ("worlds", 0, 1000),
             ("users", 1, 1_000_000),
             ("processes", 1, 256),
@@ -80,7 +84,9 @@ class SlateSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"--{name}", f"{list(values)} must be numbers from 1, at least one")
 
 
-QUICK = SlateSpec(widths=(4,), tops=(30,), requests=300, checked=500, beside=60, users=300, compared=False)
+QUICK = SlateSpec(
+    widths=(4,), tops=(30,), requests=300, checked=500, beside=60, openings=5, users=300, compared=False
+)
 
 
 class LatencyCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +117,7 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
     spec: dict[str, Any]
     cells: tuple[LatencyCell, ...]
     beside: Beside | None
+    openings: tuple[OpeningCell, ...]
     rule_violations: int | None
     lists_checked: int
     gains: GainsReport | None
@@ -127,6 +134,7 @@ def bench_slate(spec: SlateSpec, tell: Tell) -> SlateReport:
         cells = tuple(_cells(spec, tell))
         tell("ranking, with a list and without")
         beside = measure_beside(spec.beside, spec.candidates, spec.length, spec.seed) if spec.beside else None
+        openings = tuple(measure_openings(spec.openings, tell)) if spec.openings else ()
     violations, lists = None, 0
     if spec.checked:
         violations, lists = count_violations(
@@ -141,6 +149,7 @@ def bench_slate(spec: SlateSpec, tell: Tell) -> SlateReport:
         spec=msgspec.to_builtins(spec),
         cells=cells,
         beside=beside,
+        openings=openings,
         rule_violations=violations,
         lists_checked=lists,
         gains=found,

@@ -28,6 +28,7 @@ def slate(
     requests: int = _DEFAULT.requests,
     checked: int = _DEFAULT.checked,
     beside: int = _DEFAULT.beside,
+    openings: int = _DEFAULT.openings,
     worlds: int = _DEFAULT.worlds,
     users: int = _DEFAULT.users,
     processes: int = _DEFAULT.processes,
@@ -55,6 +56,8 @@ def slate(
         Random requests under random rules whose lists the independent checker reads.
     beside: int
         Rankings that are timed, with a list and without.
+    openings: int
+        Requests of each kind whose many or tight rules are opened, with a limit of time and without.
     worlds: int
         In which gains are measured, each with users and models of its own; 0 for none.
     users: int
@@ -76,6 +79,7 @@ def slate(
             requests=requests,
             checked=checked,
             beside=beside,
+            openings=openings,
             worlds=worlds,
             users=users,
             processes=processes,
@@ -96,6 +100,8 @@ def slate(
             f"({one.extra_share:.0%}, {one.extra_share_hit:.0%})",
             highlight=False,
         )
+    if report.openings:
+        console.print(_openings(report))
     if report.rule_violations is not None:
         console.print(
             f"{report.lists_checked:,} lists of {spec.checked:,} random requests: "
@@ -141,4 +147,18 @@ def _table(report: SlateReport, spec: SlateSpec) -> Table:
         table.add_row(
             cell.rules, str(cell.width), str(cell.top), *(f"{value:.1f}" for value in (*figures, *parts))
         )
+    return table
+
+
+def _openings(report: SlateReport) -> Table:
+    table = Table(
+        title="Opening rules, milliseconds", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True
+    )
+    for name in ("rules", "candidates", "length", "budget_ms", "requests", "P50", "most", "gave up a rule"):
+        table.add_column(name, justify="left" if name == "rules" else "right")
+    for cell in report.openings:
+        limit = f"{cell.limit_ms:g}" if cell.limit_ms else "none"
+        relaxed = f"{cell.relaxed}, of lists that are there" if cell.hidden else str(cell.relaxed)
+        sizes = (str(cell.candidates), str(cell.length), limit, str(cell.requests))
+        table.add_row(cell.rules, *sizes, f"{cell.p50_ms:.1f}", f"{cell.most_ms:.1f}", relaxed)
     return table
