@@ -83,7 +83,9 @@ def case(
     space /= np.linalg.norm(space, axis=1, keepdims=True)
     if twins:
         apart = np.random.default_rng([seed, 1])
-        space = np.where(apart.random((total, 1)) < twins, space[apart.integers(0, min(total, 2), total)], space)
+        space = np.where(
+            apart.random((total, 1)) < twins, space[apart.integers(0, min(total, 2), total)], space
+        )
     value = -np.sort(-np.round(rng.random(count), 1 if rng.random() < 0.5 else 6))  # some have ties
     here = {name: column[:count] for name, column in columns.items()}
     pool = Pool(

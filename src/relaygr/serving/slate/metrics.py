@@ -73,6 +73,7 @@ class SlateMetrics:
         self._timeouts = counter("timeouts_total", "Slates whose time ran out before the last stage")
         self._unrestricted = counter("unrestricted_total", "Slates without the trust region")
         self._lookahead = counter("lookahead_budget_total", "Exact searches that ran out of nodes or time")
+        self._dropped = counter("dropped_total", "Proposed lists that broke a rule", "generator")
         self._unknown = counter("unknown_items_total", "Candidates that the item table lacks")
         self._seconds = histogram("seconds", "Time by stage; `all` is the list layer", _SECONDS, "stage")
         self._distance = histogram("list_distance", "Mean distance of the items of a list", _SHARES)
@@ -113,6 +114,8 @@ class SlateMetrics:
             names.append(f"{_RECENT}timeout")
         self._unrestricted.labels(model).inc(result.unrestricted)
         self._lookahead.labels(model).inc(result.lookahead_budget)
+        for dropped in result.dropped:
+            self._dropped.labels(model, dropped.generator).inc()
         self._unknown.labels(model).inc(made.unknown)
         for stage, milliseconds in result.stage_ms.items():
             self._seconds.labels(model, str(stage)).observe(milliseconds / 1e3)
