@@ -9,6 +9,7 @@ import numpy as np
 from relaygr.core.errors import OverloadError, RequestError
 from relaygr.engine.slate.maker import Made
 from relaygr.listwise.errors import InfeasibleError
+from relaygr.listwise.explain import Explanation
 from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.request import Mode
@@ -42,11 +43,12 @@ def result(**changes: object) -> SlateResult:
         mode=Mode.ON,
         versions=Versions("v", "r"),
         stage_reached=Stage.EVALUATION,
-        utility=2.0,
+        utility=1.5,
         lower_bound=2.0,
         stage_ms=dict.fromkeys((*Stage, "explanation"), 1.0),
         context={"similarity:max": 0.5},
         pool=lists(),
+        explanation=Explanation((), utility=1.5, unpriced=2.0, priced_by={"authors": 0.5}),
     )
     return replace(one, **changes)  # type: ignore[arg-type]
 

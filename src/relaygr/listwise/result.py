@@ -137,3 +137,8 @@ class SlateResult:
     def explored(self) -> bool:
         """Whether the list was drawn at random and not chosen."""
         return self.exploration is Exploration.DRAWN
+
+    @property
+    def unpriced(self) -> float | None:
+        """U without the prices of soft rules: what the list's outcome is compared with."""
+        return None if self.explanation is None else self.explanation.unpriced

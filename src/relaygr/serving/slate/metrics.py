@@ -81,7 +81,9 @@ class SlateMetrics:
         self._pool = histogram("pool_distance", "Mean distance of the lists that competed", _SHARES)
         self._feature = summed("feature", "Context of the picks, as the step model saw it", "feature")
         of_whom = ("generator", "top", "lists")
-        self._predicted = summed("predicted_utility", "Utility of lists whose outcome came", *of_whom)
+        self._predicted = summed(
+            "predicted_utility", "Unpriced utility of lists whose outcome came", *of_whom
+        )
         self._outcome = summed("outcome_utility", "What those lists turned out to be worth", *of_whom)
         self._explored = counter(
             "explored_total", "Requests that were to explore, by what became of it", "result"
@@ -127,9 +129,9 @@ class SlateMetrics:
             self._explored.labels(model, result.exploration.value).inc()
         if not result.explored:
             self._lists_of(made, model)
-        if result.utility is not None and result.mode is Mode.ON:
+        if result.unpriced is not None and result.mode is Mode.ON:
             group = Group(model, result.generator, lists_class(len(result.pool)), result.explored)
-            self._inflation.promise(name, group, result.utility, len(result.items))
+            self._inflation.promise(name, group, result.unpriced, len(result.items))
 
     def rejected(self, error: RelayError) -> None:
         """A slate ended in an error."""
