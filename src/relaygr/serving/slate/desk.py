@@ -256,6 +256,8 @@ def _tell(made: Made) -> None:
     inner = result.shadow or result
     if inner.fallback_reason in (Reason.NAN, Reason.RULES, Reason.ERROR):
         log.warning("slates: the pointwise list is returned (%s): %s", inner.fallback_reason, inner.error)
+    for dropped in result.dropped[:1]:
+        log.warning("slates: a list of %s breaks a rule: %s", dropped.generator, "; ".join(dropped.broken))
     if result.unrestricted:
         log.info("slates: a list without the trust region, by %s", inner.generator)
     if result.shadow is not None:
