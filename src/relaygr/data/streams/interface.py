@@ -21,7 +21,7 @@ class Entry:
 
     Attributes:
         offset: its place, in [0, 2^128); rises along the stream.
-        fields: as the producer sent them.
+        fields: as the producer sent them; of names that are no UTF-8, such bytes are surrogate escapes.
     """
 
     stream: str

@@ -135,7 +135,8 @@ class RedisStream(EventStream):
 
     async def reject(self, entry: Entry, reason: str) -> None:
         settings, identity = self._settings, format_offset(entry.offset)
-        letter: list[bytes | str] = ["dead.stream", entry.stream, "dead.id", identity, "dead.error", reason]
+        error = reason.encode(errors="backslashreplace")
+        letter: list[bytes | str] = ["dead.stream", entry.stream, "dead.id", identity, "dead.error", error]
         if len(entry.fields) > _FIELDS_MAX:
             letter += ["dead.fields", str(len(entry.fields))]
         for name, value in islice(entry.fields.items(), _FIELDS_MAX):
