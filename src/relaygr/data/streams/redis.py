@@ -7,7 +7,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Any
 
@@ -90,7 +90,9 @@ class RedisStream(EventStream):
             )
             ours = frozenset(self.streams[int(place) - 1] for place in places)
             for stream in ours - self._made:
-                await self._make_group(stream, self._begin)
+                # One stream that cannot be read must not hide the others; its read says what is wrong.
+                with suppress(self._response):
+                    await self._make_group(stream, self._begin)
         for stream in ours:
             self._unsettled.setdefault(stream, None)
         return ours
@@ -150,16 +152,23 @@ class RedisStream(EventStream):
         self._settle(entry.stream, [entry.offset])
 
     async def lag(self) -> tuple[Lag, ...]:
-        found = []
+        found: list[Lag] = []
         with self._named_errors():
+            wrong: Exception | None = None
             for stream in self.streams:
-                answer = await self._script(LAG, [stream], [self._settings.group, self._begin])
+                try:
+                    answer = await self._script(LAG, [stream], [self._settings.group, self._begin])
+                except self._response as error:
+                    wrong = error
+                    continue
                 pending, unread, length, age_ms, gap = map(int, answer)
                 if stream in self._unsettled:
                     self._trimmed[stream] += max(gap - self._gaps[stream], 0)
                 self._gaps[stream] = gap
                 entries = pending + (length if unread < 0 else unread - gap)
                 found.append(Lag(stream, entries, age_ms / 1000, self._trimmed[stream]))
+            if wrong and not found:
+                raise wrong
         return tuple(found)
 
     async def close(self) -> None:
@@ -217,9 +226,10 @@ class RedisStream(EventStream):
         except self._response as error:
             if "NOGROUP" not in str(error):
                 raise
-        # Its server began anew or somebody removed it: whatever is there is read, what was done is known.
-        log.warning("%s: the group of %s was gone and is made again", self._name, stream)
-        await self._make_group(stream, "0")
+        if stream in self._made:
+            # Its server began anew or somebody removed it: whatever is there is read, what was done is known.
+            log.warning("%s: the group of %s was gone and is made again", self._name, stream)
+        await self._make_group(stream, "0" if stream in self._made else self._begin)
         return list(await self._script(READ, keys, arguments))
 
     async def _script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:

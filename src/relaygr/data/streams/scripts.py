@@ -2,8 +2,9 @@
 
 # A lease says whose stream it is. KEYS: set of consumers, then a lease for each stream. ARGV: our token,
 # milliseconds after which a consumer counts as dead. Answers the places, from 1, of the streams we are to
-# read: no more than an even share; what we hold beyond it stays ours until it is released.
-ASSIGN = """
+# read: no more than an even share; what we hold beyond it stays ours until it is released. A full server
+# keeps leases as well.
+ASSIGN = """#!lua flags=allow-oom
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[1], now, ARGV[1])
