@@ -45,6 +45,7 @@ class RayShape(Shape):
     """`relaygr deploy ray` on a local cluster. Ray replaces a replica that is killed."""
 
     policy = "the ingress asks the user's next choice; Ray starts a replica in place of one that ended"
+    replaces = True
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
