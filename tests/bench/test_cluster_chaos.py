@@ -12,6 +12,7 @@ import pytest
 from relaygr.bench.cluster_caller import LapError, Ranking, Signal
 from relaygr.bench.cluster_chaos import run_chaos
 from relaygr.bench.cluster_shape import Reload, Setup, Shape
+from relaygr.bench.cluster_shapes import SHAPES
 from relaygr.bench.cluster_spec import ClusterSpec
 from relaygr.core.errors import BackendError
 
@@ -137,7 +138,7 @@ def test_every_phase_sees_what_happened_in_it(tmp_path: Path) -> None:
     assert phases["steady"].hit_share == report.affinity_share
     # Of numbers modulo 2 and modulo 3, two in three differ.
     assert 0.5 <= report.moved_share_after_add <= 0.8
-    assert report.moved_share_wanted == pytest.approx(1 / 3)
+    assert report.moved_share_wanted == pytest.approx(1 / 3)  # one of three is killed, one is added to two
     assert 5 <= report.hop_ms <= 15
     # Nobody has these models, so that every ranking of the update is wrong.
     assert set(report.versions) == {"old", "new"}
@@ -146,6 +147,15 @@ def test_every_phase_sees_what_happened_in_it(tmp_path: Path) -> None:
     assert clients.models == dict.fromkeys(("r1", "r2", "r3"), "new")
     assert all(one.closed for one in clients.all)
     assert told == ["one server alone, by turns", *phases]
+
+
+def test_who_is_added_to_more_takes_less(tmp_path: Path) -> None:
+    """A killed replica that was replaced is there again when one is added."""
+    shape = Pretended(setup(tmp_path))
+    shape.replaces = True  # type: ignore[misc]
+    report = run_chaos("pretended", SPEC, shape, Clients(shape), ALONE, Path("new"), {}, str)
+    assert report.moved_share_wanted == pytest.approx(1 / 4)
+    assert [name for name, one in SHAPES.items() if one.replaces] == ["ray"]
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ def test_the_command_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> N
         run("--address", "http://127.0.0.1:1", "--set", MEMORY)
     with pytest.raises(ConfigError, match=r"--wait-s: 0.* must be in \[1, 86400\]"):
         run("--wait-s", "0", "--set", MEMORY)
+    if importlib.util.find_spec("ray") is not None:
+        with pytest.raises(ConfigError, match=r"serving\.model: '/no/model' is no folder of this machine"):
+            run("--address", "local", "--model", "/no/model", "--set", MEMORY)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"--address: 'local' needs Ray: pip install 'relaygr\[ray\]'"):
         run("--address", "local", "--set", MEMORY)
@@ -134,6 +137,28 @@ def test_files_are_written_without_ray(tmp_path: Path) -> None:
     assert yaml.safe_load(out.read_text()) == serve_config(config("ray.replicas=4"))
     told = yaml.safe_load(service.read_text())
     assert yaml.safe_load(told["spec"]["serveConfigV2"]) == serve_config(config("ray.replicas=4"))
+
+
+@pytest.mark.parametrize(
+    ("url", "written"),
+    [
+        ("redis://:secret@there:6379/1", "redis://there:6379/1"),
+        ("rediss://me:se:cr@t@[::1]/1", "rediss://me@[::1]/1"),
+        ("redis://me@there/1", "redis://me@there/1"),
+    ],
+)
+def test_files_hold_no_password(
+    url: str, written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, service = tmp_path / "serve.yaml", tmp_path / "service.yaml"
+    assert run("--out", str(out), "--kuberay", str(service), "--set", f"store.url={url}") == 0
+    said = capsys.readouterr().out
+    serve = yaml.safe_load(out.read_text())
+    assert serve["applications"][0]["args"]["settings"]["store"] == {"url": written}
+    assert yaml.safe_load(yaml.safe_load(service.read_text())["spec"]["serveConfigV2"]) == serve
+    assert ("RELAYGR_STORE__URL" in said) == ("RELAYGR_STORE__URL" in out.read_text()) == (url != written)
+    # What is sent to a cluster has it: nobody else brings it there.
+    assert sent_along(load_config(overrides=[f"store.url={url}"]))["store"] == {"url": url}
 
 
 def test_nothing_else_loads_ray() -> None:

@@ -20,6 +20,7 @@ from relaygr.bench.cluster_spec import ClusterSpec
 from relaygr.bench.machine import cpu_model, usable_cores
 from relaygr.bench.serve_process import ServerProcess
 from relaygr.config.settings import EngineConfig
+from relaygr.core.errors import ConfigError
 from relaygr.core.units import MIB
 from relaygr.engine import Engine
 from relaygr.models.presets import preset
@@ -32,12 +33,21 @@ Tell = Callable[[str], None]
 
 
 def bench_cluster(spec: ClusterSpec, connect: Connect, tell: Tell) -> ClusterReport:
-    """Run in temporary folders; BackendError if a server does not start."""
+    """Run in temporary folders.
+
+    Raises:
+        ConfigError: this machine can run none of the shapes.
+        BackendError: a server does not start.
+    """
     skipped = {name: why for name in spec.shapes if (why := SHAPES[name].missing())}
     names = [name for name in spec.shapes if name not in skipped]
-    shapes = _chaos(names, spec, connect, tell) if "chaos" in spec.parts and names else []
+    if not names:
+        raise ConfigError(
+            "--shape", "; ".join(f"{name!r} cannot run: {why}" for name, why in skipped.items())
+        )
+    shapes = _chaos(names, spec, connect, tell) if "chaos" in spec.parts else []
     scale: ScaleReport | None = None
-    if "scale" in spec.parts and names:
+    if "scale" in spec.parts:
         scale = run_scale(names[0], spec.scale, connect, spec.seed, _about("scale", tell))
     first = shapes[0] if shapes and shapes[0].shape == spec.shapes[0] else None
     return ClusterReport(

@@ -72,7 +72,8 @@ def run_chaos(
         unsettled_after_kill_s=unsettled_s(phases["kill"], run.acted_s["kill"]),
         failed_in_add=failed(phases["add"]),
         moved_share_after_add=moved_share(owners(phases["recovered"]), owners(phases["added"])),
-        moved_share_wanted=1 / spec.replicas,
+        # One is added to those that are left of a kill.
+        moved_share_wanted=1 / (spec.replicas + (1 if shape.replaces else 0)),
         failed_in_update=failed(phases["update"]),
         mixed_versions=len(wrong),
         checked=len(run.samples),

@@ -45,6 +45,7 @@ class RayShape(Shape):
     """`relaygr deploy ray` on a local cluster. Ray replaces a replica that is killed."""
 
     policy = "the ingress asks the user's next choice; Ray starts a replica in place of one that ended"
+    replaces = True
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
@@ -69,13 +70,18 @@ class RayShape(Shape):
         self._front = self.enter(process)
 
     @property
+    def dashboard(self) -> str:
+        """Its URL."""
+        return f"http://{HOST}:{self._dashboard}"
+
+    @property
     def addresses(self) -> list[str]:
         return [self._front.url]
 
     @property
     def pids(self) -> list[int]:
         """Processes of the rankers that run."""
-        answer = httpx.get(f"http://{HOST}:{self._dashboard}/api/serve/applications/", timeout=30)
+        answer = httpx.get(f"{self.dashboard}/api/serve/applications/", timeout=30)
         found = msgspec.json.decode(answer.content, type=_Details).applications["relaygr"]
         rankers = found.deployments["Ranker"].replicas
         return [one.pid for one in rankers if one.state == "RUNNING" and one.pid is not None]
@@ -117,7 +123,7 @@ class RayShape(Shape):
 
     def _deploy(self) -> None:
         """Again, with what is different now."""
-        command = ["deploy", "ray", "--address", f"http://{HOST}:{self._dashboard}"]
+        command = ["deploy", "ray", "--address", self.dashboard]
         command += ["--port", str(self._front.port), "--replicas", str(self._replicas)]
         for setting in (f"serving.host={HOST}", *self._own):
             command += ["--set", setting]

@@ -32,7 +32,7 @@ class ShapeReport(msgspec.Struct, frozen=True, kw_only=True):
         unsettled_after_kill_s: from the kill to the end of the last visit that failed, was split or did not
             hit; 0 if there was none.
         moved_share_after_add: of users who were ranked in the phases before and after, those who moved.
-        moved_share_wanted: what one more of so many takes.
+        moved_share_wanted: what the one that is added takes, if it takes as much as each of the others.
         checked, mixed_versions: rankings of the update, and those whose scores are not their model's.
         versions: rankings of the update by model.
         wrong: the first of the mixed ones.

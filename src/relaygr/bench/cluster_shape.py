@@ -67,6 +67,8 @@ class Shape(ABC):
 
     policy: ClassVar[str]
     """What is done about a try that fails, besides the client's own retries."""
+    replaces: ClassVar[bool] = False
+    """Whether another replica takes the place of one that was killed, without being asked."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

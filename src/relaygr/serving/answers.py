@@ -15,7 +15,7 @@ from relaygr.engine.requests import Path
 from relaygr.kernels.cpu import BlockedKernel
 from relaygr.serving import wire
 from relaygr.serving.reload import Served
-from relaygr.serving.snapshot import ModelFacts
+from relaygr.serving.snapshot import ModelFacts, folder_digest
 
 Output = Literal["logits", "probabilities"]
 Scores = npt.NDArray[np.float32]
@@ -80,6 +80,7 @@ def model_facts(served: Served, config: Config) -> ModelFacts:
         dtype=engine.choice.dtype_name,
         kernel=_kernel(engine),
         loaded_s=served.loaded_s,
+        folder=folder_digest(served.path),
     )
 
 

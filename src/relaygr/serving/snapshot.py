@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +26,7 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
         fingerprint: of its weights, hexadecimal.
         kernel: of its attention.
         loaded_s: Unix time.
+        folder: `folder_digest` of the path that it was loaded from.
     """
 
     name: str
@@ -32,6 +34,12 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
     dtype: str
     kernel: str
     loaded_s: float
+    folder: str = ""
+
+
+def folder_digest(path: str) -> str:
+    """Tells paths apart without showing them: anybody may read the status. Empty for random weights."""
+    return hashlib.blake2b(path.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest() if path else ""
 
 
 class Latency(Struct, frozen=True, kw_only=True):

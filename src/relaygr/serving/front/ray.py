@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from importlib import resources
 from string import Template
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from relaygr.config.load import load_config
 from relaygr.config.settings import Config
@@ -126,15 +128,29 @@ def settings_of(sent: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
 
 
 def as_yaml(config: Config) -> str:
-    """The Serve configuration; JSON is YAML."""
-    head = "# For `serve deploy FILE`, or in place of `relaygr deploy ray` without --out.\n"
-    return head + json.dumps(serve_config(config), indent=2) + "\n"
+    """The Serve configuration, `without_password`; JSON is YAML."""
+    head = "# For `serve deploy FILE`, which deletes applications that other configurations have deployed.\n"
+    written = without_password(config)
+    if written != config:
+        head += "# store.url is without its password: set RELAYGR_STORE__URL on the cluster's machines.\n"
+    return head + json.dumps(serve_config(written), indent=2) + "\n"
+
+
+def without_password(config: Config) -> Config:
+    """For a file that others read; a variable of the machines brings `store.url` as a whole."""
+    url = urlsplit(config.store.url)
+    user, at, host = url.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    if not colon:
+        return config
+    place = url._replace(netloc=f"{name}{at if name else ''}{host}").geturl()
+    return replace(config, store=replace(config.store, url=place))
 
 
 def kuberay(config: Config, image: str) -> str:
-    """A RayService for KubeRay with this configuration in it: a worker for each ranker."""
+    """A RayService for KubeRay with this configuration, `without_password`: a worker for each ranker."""
     text = (resources.files("relaygr.serving.front") / "rayservice.yaml").read_text("utf-8")
-    wanted, ray = serve_config(config), config.ray
+    wanted, ray = serve_config(without_password(config)), config.ray
     deployments = wanted["applications"][0]["deployments"]
     told = json.dumps(wanted, indent=2)
     # The ingress is placed on one of them, too.
