@@ -217,8 +217,8 @@ class SlateDesk:
         """The list, the seconds it waited for a thread, and those until it was made.
 
         Raises:
-            DeadlineError: there is no list by the deadline. A thread that is at it ends it, for nobody; one that
-                has not begun it never does.
+            DeadlineError: there is no list by the deadline. A thread that is at it ends it, for nobody; one
+                that has not begun it never does.
         """
         self._check_room()
         queued_s, limit_ms, left_s = time.monotonic(), self.maker.config.budget_ms, left_ms / 1e3
