@@ -32,7 +32,7 @@ def test_the_rate_of_a_known_server_lies_in_the_bracket(service_s: float, target
     assert found.settled
     assert found.keeps_per_s is not None
     assert found.fails_per_s == pytest.approx(1.1 * found.keeps_per_s)
-    # A P99 of 1,000 requests is not the P99 of all: the bracket may lie a step beside it, of one seed in five two.
+    # The P99 of 1,000 requests is not that of all: the bracket may lie a step beside it, or two.
     others = [search(FakeServer(service_s), 1000 * target_s, LONG, seed) for seed in range(1, 5)]
     keeps = float(np.median([one.keeps_per_s for one in (found, *others)]))
     assert keeps / 1.1 <= truth <= keeps * 1.1**2
