@@ -210,7 +210,7 @@ class Slates:
         ask, walk = scene.ask, scene.walk
         found = ask.rules.violations(scene.pool, picks, walk.length, ask.shown, walk.relaxations)
         if found:
-            raise BrokenRuleError("; ".join(found))
+            raise BrokenRuleError("; ".join(found[:8]))
 
     def _explored(self, scene: Scene, course: _Course) -> _Chosen | None:
         """A list that was drawn; None if none was wanted, or if `course.exploration` says what failed."""

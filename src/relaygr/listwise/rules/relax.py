@@ -20,6 +20,7 @@ from relaygr.listwise.rules.search import PAIR_NODES
 from relaygr.listwise.rules.walk import RuleWalk
 
 GRACE_NODES = 200  # of the exact search when all else is spent, for rules that are never relaxed
+_NAMED = 8  # rules of a reason
 _GRACE_CELLS = 400_000  # and nodes x rules x candidates, which is what they cost
 
 
@@ -346,5 +347,7 @@ def _lack(rule: AnyRule, ground: Ground) -> str:
 
 
 def _names(rules: Sequence[AnyRule]) -> str:
+    """The hard ones, the first few by name: a reason is short however many rules there are."""
     hard = [rule.name for rule in rules if not isinstance(rule, Relaxable) or not rule.price]
-    return ", ".join(hard) or "the length"
+    more = len(hard) - _NAMED
+    return ", ".join(hard[:_NAMED]) + (f" and {more} more" if more > 0 else "") or "the length"
