@@ -220,3 +220,30 @@ def test_every_kind_and_field_is_documented() -> None:
             line for line in DOCS.splitlines() if line.startswith(f"| `{kind.__struct_config__.tag}` |")
         )
         assert row.endswith(f"| {order or 'never'} |")
+
+
+def test_names_are_short_and_a_message_repeats_their_beginning_only() -> None:
+    for kind, more in (("gap", {"distance": 3}), ("eligible", {"values": [1]})):
+        for field in ("name", "attribute"):
+            whole = rule(kind, attribute="a", **more)
+            whole["rules"][0][field] = "x" * 100
+            parse_rules(whole)
+            whole["rules"][0][field] = "x" * 200_000
+            with pytest.raises(ConfigError, match=rf"^rules\[0\]\.{field}: 'xx.* limit 100") as caught:
+                parse_rules(whole)
+            assert len(str(caught.value)) < 300
+    with pytest.raises(ConfigError, match=r"^id: .* limit 100"):
+        parse_rules({"id": "x" * 101})
+
+
+def test_what_a_request_lacks_is_told_in_few_words() -> None:
+    pool = Pool(
+        ids=np.arange(3),
+        heads=(Head("like"),),
+        outputs=np.zeros((3, 1), dtype=np.float32),
+        attributes={f"{at}" + "x" * 60: np.zeros(3, dtype=np.int64) for at in range(1000)},
+    )
+    rules = RuleSet(parse_rules(rule("gap", attribute="nope", distance=2)))
+    with pytest.raises(RequestError, match="rule 'r' needs it") as caught:
+        rules.open(pool, np.zeros(3), 2)
+    assert len(str(caught.value)) < 500

@@ -111,3 +111,13 @@ def test_minimums_of_the_whole_list_are_kept_by_shorter_ones_or_it_is_an_error()
         never = rules_of(*slots, {**FRESH, "count": 5, "relax": "never"})
         with pytest.raises(InfeasibleError, match="found in time" if late else "it needs|satisfies"):
             opened(never, pool, 20, late=lambda late=late: late)  # type: ignore[misc]
+
+
+def test_a_reason_names_the_first_few_rules() -> None:
+    pool = pool_of(30, a=np.arange(30) % 15)
+    gap = {"kind": "gap", "attribute": "a", "distance": 2, "relax": "never"}
+    slots = [{"kind": "slot", "attribute": "a", "values": [at], "positions": [1]} for at in range(12)]
+    walk = opened(rules_of(*slots, *({**gap, "name": f"never{at}"} for at in range(40))), pool, 5)
+    (length,) = walk.relaxations
+    assert length.rule == "length"
+    assert length.reason == "no longer list satisfies r0, r1, r2, r3, r4, r5, r6, r7 and 44 more"

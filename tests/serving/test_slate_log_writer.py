@@ -23,6 +23,7 @@ from relaygr.config.slate import SlateConfig
 from relaygr.core.clock import ManualClock
 from relaygr.core.errors import BackendError, ConfigError, RequestError
 from relaygr.listwise.log_files import LogFiles, log_files
+from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Head, Shown
 from relaygr.listwise.request import SlateAsk
 from relaygr.listwise.result import Exploration
@@ -353,3 +354,10 @@ def test_a_log_of_an_earlier_release_is_read(tmp_path: Path) -> None:
     (tmp_path / "lists-1.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
     (record,) = log.records()
     assert (record.tenant, record.drawn) == ("", None)
+
+
+def test_what_waits_counts_the_text_of_its_reasons() -> None:
+    plain = served(ListName("shop", "r1"))
+    told = (Relaxation("r" * 100, 0, "x" * 900), Relaxation("length", 3, "y" * 900))
+    longer = replace(plain, result=replace(plain.result, relaxations=told))
+    assert longer.nbytes - plain.nbytes >= sum(len(one.rule) + len(one.reason) for one in told)

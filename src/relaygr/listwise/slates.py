@@ -211,7 +211,7 @@ class Slates:
     def _check(self, scene: Scene, picks: Int32) -> None:
         found = _broken(scene, picks)
         if found:
-            raise BrokenRuleError("; ".join(found))
+            raise BrokenRuleError("; ".join(found[:8]))
 
     def _explored(self, scene: Scene, course: _Course) -> _Chosen | None:
         """A list that was drawn; None if none was wanted, or if `course.exploration` says what failed."""

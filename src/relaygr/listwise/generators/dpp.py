@@ -14,7 +14,7 @@ from relaygr.config.limits import Range
 from relaygr.listwise.arrays import Bool, Float64
 from relaygr.listwise.decode import best, decode
 from relaygr.listwise.generators.relevance import Relevance, scale_of
-from relaygr.listwise.generators.similarity import similarity
+from relaygr.listwise.generators.similarity import Similarities
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene
 
@@ -73,7 +73,7 @@ class DppScorer:
         self._strength, self._rel = settings.strength, scale_of(scene, settings.relevance)
         self._count, self._reach = len(scene), None if settings.window is None else settings.window - 1
         carry = settings.carry if self._reach is None else min(settings.carry, self._reach)
-        self._similarity = similarity(scene, carry)
+        self._similarity = Similarities(scene, carry)
         self._picks: list[int] = []  # in the window
         self._left, self._rows = np.ones(len(self._similarity)), list[Float64]()
         for before in range(self._count, len(self._similarity)):
@@ -99,7 +99,7 @@ class DppScorer:
     def _condition(self, item: int) -> None:
         if self._left[item] < SMALLEST:  # in the span of the others: it tells nothing new
             return
-        row = self._similarity[item].copy()
+        row = self._similarity.row(item).copy()
         for other in self._rows:
             row -= other[item] * other
         row /= np.sqrt(self._left[item])

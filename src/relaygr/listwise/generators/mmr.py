@@ -11,7 +11,7 @@ from relaygr.listwise.arrays import Float64
 from relaygr.listwise.decode import decode
 from relaygr.listwise.generators.relevance import Relevance, scale_of
 from relaygr.listwise.generators.rerank import by_score
-from relaygr.listwise.generators.similarity import similarity
+from relaygr.listwise.generators.similarity import Similarities
 from relaygr.listwise.proposal import Budget, Proposal
 from relaygr.listwise.scene import Scene
 
@@ -60,16 +60,17 @@ class MmrScorer:
         self._trade, self._rel = settings.trade, scale_of(scene, settings.relevance)
         self._count, self._reach = len(scene), None if settings.window is None else settings.window - 1
         carry = settings.carry if self._reach is None else min(settings.carry, self._reach)
-        self._similarity = similarity(scene, carry)
-        if settings.positive and scene.pool.vectors is not None:
-            self._similarity = np.maximum(2.0 * self._similarity - 1.0, 0.0)
+        self._similarity = Similarities(scene, carry)
+        self._positive = settings.positive and scene.pool.vectors is not None
         self._recent = list[Float64]()
         self._nearest = np.zeros(len(scene))
         for before in range(len(scene), len(self._similarity)):
             self.take(before)
 
     def take(self, item: int) -> None:
-        column = self._similarity[item, : self._count]
+        column = self._similarity.row(item)[: self._count]
+        if self._positive:
+            column = np.maximum(2.0 * column - 1.0, 0.0)
         if self._reach is None:
             self._nearest = np.maximum(self._nearest, column)
             return

@@ -11,10 +11,12 @@ import msgspec
 
 from relaygr.config.limits import Range
 from relaygr.core.errors import ConfigError
+from relaygr.core.excerpt import excerpt
 from relaygr.listwise.pool import MISSING
 
 MAX_RULES = 64
 MAX_VALUES = 10_000
+MAX_NAME = 100  # characters of a name, an attribute or an id
 MAX_DOCUMENT_BYTES = 1 << 20
 _ID = Range(-(1 << 63), (1 << 63) - 1)
 _POSITION = Range(0, 1 << 20)
@@ -27,7 +29,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """What all rules have.
 
     Attributes:
-        name: in logs, relaxations and explanations; no two rules share one.
+        name: in logs, relaxations and explanations; no two rules share one. At most 100 characters.
     """
 
     LIMITS: ClassVar[Mapping[str, Range]] = {}
@@ -38,6 +40,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Raise ConfigError, naming field, value and limit, if the rule makes no sense by itself."""
         if not self.name or self.name == "length":
             raise ConfigError(f"{path}.name", f"{self.name!r} must be a word other than 'length'")
+        _short(f"{path}.name", self.name)
+        _short(f"{path}.attribute", getattr(self, "attribute", None) or "")
         for field, limit in self.LIMITS.items():
             value = getattr(self, field)
             for number in value if isinstance(value, tuple) else () if value is None else (value,):
@@ -227,7 +231,7 @@ class RuleDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A set of rules.
 
     Attributes:
-        id: its version; in every response and log row.
+        id: its version; in every response and log row. At most 100 characters where it is read from a file.
         rules: in the order in which equals are relaxed.
         lookahead_nodes: partial lists that the exact search may expand to find rules that can hold together,
             and again for the generators of a request.
@@ -271,11 +275,12 @@ def parse_rules(source: bytes | str | Mapping[str, Any]) -> RuleDocument:
         try:
             raw = msgspec.json.decode(source)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise ConfigError("rules", f"the document is not JSON: {error}") from error
+            raise ConfigError("rules", excerpt(f"the document is not JSON: {error}")) from error
     try:
         document = msgspec.convert(raw, type=RuleDocument)
     except msgspec.ValidationError as error:
         raise _explained(raw, error) from error
+    _short("id", document.id)
     document.check()
     return document
 
@@ -286,6 +291,11 @@ def read_rules(file: Path) -> RuleDocument:
         return parse_rules(file.read_bytes())
     except OSError as error:
         raise ConfigError(str(file), f"cannot be read: {error.strerror}") from error
+
+
+def _short(path: str, text: str) -> None:
+    if len(text) > MAX_NAME:
+        raise ConfigError(path, f"{excerpt(repr(text), 80)}: limit {MAX_NAME} characters")
 
 
 def _some(path: str, values: tuple[Any, ...]) -> None:
@@ -302,6 +312,7 @@ def _explained(raw: Any, error: msgspec.ValidationError) -> ConfigError:
         try:
             value = value[int(step)] if isinstance(value, list | tuple) else value[step]
         except (KeyError, IndexError, TypeError, ValueError):
-            return ConfigError(path, wanted)
+            return ConfigError(excerpt(path), excerpt(wanted))
     shown = repr(value)
-    return ConfigError(path, f"{shown if len(shown) <= 80 else shown[:77] + '...'}: {wanted}")
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return ConfigError(excerpt(path), f"{shown}: {excerpt(wanted)}")

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from relaygr.listwise.masks import never
 
-_GLANCE = 8  # nodes between two looks at the clock, which take less than a millisecond
-
 
 class OutOfNodesError(Exception):
     """The nodes or the time ended before there was an answer; internal to the look-ahead."""
@@ -18,7 +16,7 @@ class Effort:
 
     Args:
         nodes: states to expand.
-        late: whether the time is over; asked now and then.
+        late: whether the time is over; asked at every node.
     """
 
     def __init__(self, nodes: int, late: Callable[[], bool] = never) -> None:
@@ -35,6 +33,6 @@ class Effort:
         Raises:
             OutOfNodesError: there is none left, or the time is over.
         """
-        if self.nodes <= 0 or (self.nodes % _GLANCE == 0 and self.late()):
+        if self.nodes <= 0 or self.late():
             raise OutOfNodesError
         self.nodes -= 1

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relaygr.core.errors import RequestError
+from relaygr.core.excerpt import excerpt
 from relaygr.listwise.arrays import Bool, Int64
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.automaton import Automaton
@@ -93,7 +94,7 @@ def among(values: Int64, wanted: Sequence[int]) -> Bool:
 
 def _column(rule: str, attribute: str, field: str, attributes: Mapping[str, Int64]) -> Int64:
     if attribute not in attributes:
-        known = ", ".join(sorted(attributes)) or "none"
+        known = excerpt(", ".join(sorted(attributes))) or "none"
         raise RequestError(
             f"{field}.{attribute}", f"is missing, and rule {rule!r} needs it; there are: {known}"
         )

@@ -20,6 +20,8 @@ from relaygr.listwise.rules.search import PAIR_NODES
 from relaygr.listwise.rules.walk import RuleWalk
 
 GRACE_NODES = 200  # of the exact search when all else is spent, for rules that are never relaxed
+_NAMED = 8  # rules of a reason
+_GRACE_CELLS = 400_000  # and nodes x rules x candidates, which is what they cost
 
 
 def open_walk(
@@ -58,11 +60,13 @@ class _Opening:
     late: Callable[[], bool]
     hits: int = 0
     cut: bool = False  # whether the clock ended anything
-    grace: Effort = field(default_factory=lambda: Effort(GRACE_NODES))
+    grace: Effort = field(init=False)
     reasons: Effort = field(init=False)
 
     def __post_init__(self) -> None:
         self.reasons = Effort(PAIR_NODES, self.late)
+        cells = max(len(self.document.rules) * len(self.ground.ids), 1)
+        self.grace = Effort(min(GRACE_NODES, _GRACE_CELLS // cells))
 
     def walk(self, allow_short: bool) -> RuleWalk:
         eligible = int(self.ground.eligible.sum())
@@ -151,6 +155,9 @@ class _Opening:
             walk = RuleWalk(self.ground, rules, effort=Effort(0, self.late), witness=start)
         if walk is None:
             self.ground = replace(self.ground, length=1)
+            if self.cut:
+                text = f"no list of {self.asked} or fewer that satisfies {_names(rules)} is found in time"
+                raise InfeasibleError("length", text)
             raise InfeasibleError(*self._culprit(rules))
         self.ground = replace(self.ground, length=walk.length)
         return walk
@@ -161,18 +168,15 @@ class _Opening:
 
     def _start(self, rules: list[AnyRule], minimums: list[Minimum]) -> Int32:
         """The longest list that picking the best at every position brings, without a look ahead. [n]"""
-        walk = RuleWalk(self.ground, rules, minimums, effort=Effort(0))
-        marks, picks = walk.start(), list[int]()
-        while len(picks) < walk.length - 1:
-            mask = walk.unblocked(marks, len(picks))[0]
-            if not mask.any():
+        ground, most = self.ground, self.ground.length - 1
+        for _ in range(2):  # the second knows where the minimums will be due
+            picks = _unblocked(RuleWalk(ground, rules, minimums, effort=Effort(0)), most)
+            for length in range(len(picks), 0, -1):
+                if all(self._holds(rule, picks[:length]) for rule in minimums):
+                    return np.array(picks[:length], dtype=np.int32)
+            if not picks:
                 break
-            item = int(mask.argmax())
-            marks = walk.step(marks, len(picks), ROOT, np.array([item]))
-            picks.append(item)
-        for length in range(len(picks), 0, -1):
-            if all(self._holds(rule, picks[:length]) for rule in minimums):
-                return np.array(picks[:length], dtype=np.int32)
+            ground, most = replace(ground, length=len(picks)), len(picks)
         return np.zeros(0, dtype=np.int32)
 
     def _holds(self, rule: Minimum, picks: list[int]) -> bool:
@@ -281,10 +285,12 @@ class _Opening:
         for rule in rules:
             if lack := _lack(rule, self.ground):
                 return rule.name, lack
-        found = f"no list of {self.ground.length} satisfies {_names(rules)}"
         if self.cut:
-            found = f"no list of {self.asked} or fewer that satisfies {_names(rules)} is found in time"
-        return "length", found
+            return (
+                "length",
+                f"no list of {self.ground.length} that satisfies {_names(rules)} is found in time",
+            )
+        return "length", f"no list of {self.ground.length} satisfies {_names(rules)}"
 
 
 def first_list(walk: RuleWalk) -> Int32 | None:
@@ -305,6 +311,18 @@ def greedy_list(walk: RuleWalk, over: Callable[[], bool] | None = None) -> Int32
         picks.append(int(mask.argmax()))
         marks = walk.step(marks, t, ROOT, np.array(picks[-1:]))
     return np.array(picks, dtype=np.int32)
+
+
+def _unblocked(walk: RuleWalk, most: int) -> list[int]:
+    """The best candidate at each position that the past leaves, without a look ahead. [at most `most`]"""
+    marks, picks = walk.start(), list[int]()
+    while len(picks) < most:
+        mask = walk.unblocked(marks, len(picks))[0]
+        if not mask.any():
+            break
+        picks.append(int(mask.argmax()))
+        marks = walk.step(marks, len(picks) - 1, ROOT, np.array(picks[-1:]))
+    return picks
 
 
 def _by_rank(walk: RuleWalk) -> Float64:
@@ -329,5 +347,7 @@ def _lack(rule: AnyRule, ground: Ground) -> str:
 
 
 def _names(rules: Sequence[AnyRule]) -> str:
+    """The hard ones, the first few by name: a reason is short however many rules there are."""
     hard = [rule.name for rule in rules if not isinstance(rule, Relaxable) or not rule.price]
-    return ", ".join(hard) or "the length"
+    more = len(hard) - _NAMED
+    return ", ".join(hard[:_NAMED]) + (f" and {more} more" if more > 0 else "") or "the length"

@@ -159,16 +159,15 @@ class RuleWalk:
         states = marks.rules[len(self._hard) : len(self._hard) + len(self._wishes)]
         wishes = [rule.mask(state, t) for rule, state in zip(self._wishes, states, strict=True)]
         chosen = mask.copy()
-        open_rows = np.arange(len(mask))
-        for first in range(len(wishes) + 1):  # the first wishes yield first
-            rows = mask[open_rows]
-            for wish in wishes[first:]:
-                rows = rows & (wish if len(wish) == 1 else wish[open_rows])
+        rows, open_rows = mask, np.arange(len(mask))
+        for wish in reversed(wishes):  # the first wishes yield first
+            rows = rows & (wish if len(wish) == 1 else wish[open_rows])
             some = rows.any(axis=1)
-            chosen[open_rows[some]] = rows[some]
-            open_rows = open_rows[~some]
+            if not some.all():
+                rows, open_rows = rows[some], open_rows[some]
             if not len(open_rows):
                 break
+            chosen[open_rows] = rows
         return chosen
 
     def _completable(self, marks: Marks, t: int, beams: Int64, columns: Int64) -> Bool:

@@ -63,6 +63,11 @@ class WindowCap(Automaton):
         self._eligible = eligible
         self._pins = [(p, int(self.codes[c])) for p, c in pins if self.codes[c] < self.count]
         self._columns: Any = None
+        # How many candidates could stand one behind another at once if nothing were picked yet.
+        left = np.bincount(self.codes[eligible], minlength=self.count + 1)
+        room = self.most - (self._start[0, :-1] > NEVER).sum(axis=1)
+        self._reserve = int(np.minimum(left[:-1], room).sum()) + int(left[-1])
+        self._candidates = int(left.sum())
 
     @property
     def idle(self) -> bool:
@@ -71,10 +76,11 @@ class WindowCap(Automaton):
 
     def _open(self, shown: Int64) -> Int32:
         last = np.full((1, self.count + 1, self.most), NEVER, dtype=np.int32)
-        for position, code in enumerate(shown.tolist(), -len(shown)):
-            if code < self.count:
-                last[0, code, :-1] = last[0, code, 1:]
-                last[0, code, -1] = position
+        order = np.argsort(shown, kind="stable")
+        codes = shown[order]
+        later = np.searchsorted(codes, codes, side="right") - 1 - np.arange(len(codes))  # of the same code
+        kept = (codes < self.count) & (later < self.most)
+        last[0, codes[kept], self.most - 1 - later[kept]] = order[kept] - len(shown)
         return last
 
     def init(self) -> Int32:
@@ -103,10 +109,12 @@ class WindowCap(Automaton):
         pins = [(position, code) for position, code in self._pins if t < position < t + self.window]
         if not slots:
             return None
-        if self._columns is None:
-            self._columns = np.zeros((len(self.codes), self.count + 1), dtype=np.float32)
-            self._columns[np.arange(len(self.codes)), self.codes] = 1
-        left = free.astype(np.float32) @ self._columns  # [B, A + 1]
+        least = (
+            np.count_nonzero(free) if len(free) == 1 else int(free.sum(axis=1).min(initial=self._candidates))
+        )
+        if not pins and self._reserve - (self._candidates - least) > slots:
+            return None  # each candidate that is out, picked or not, takes one at most
+        left = self._left(free)
         last = state[:, :-1]
         # Values that can stand right behind t, one item each, and those without a cap.
         ready = ((left[:, :-1] > 0) & (last[:, :, 0] <= t + 1 - self.window)).sum(axis=1) + left[:, -1]
@@ -120,6 +128,15 @@ class WindowCap(Automaton):
         for position, code in pins:
             ok[:, code] &= moved[:, code, 0] <= position - self.window
         return ok.take(self.codes, axis=1)
+
+    def _left(self, free: Bool) -> Any:
+        """How many candidates of each code are in `free` [B, C]. [B, A + 1]"""
+        if len(free) == 1:
+            return np.bincount(self.codes[free[0]], minlength=self.count + 1)[None]
+        if self._columns is None:
+            self._columns = np.zeros((len(self.codes), self.count + 1), dtype=np.float32)
+            self._columns[np.arange(len(self.codes)), self.codes] = 1
+        return free.astype(np.float32) @ self._columns
 
     def _count(self, ok: Bool, left: Int32, last: Int32, moved: Int32, t: int) -> None:
         """Clear `ok` [B, A + 1] for picks at t behind which k positions find fewer than k candidates.

@@ -20,7 +20,9 @@ from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.log_metrics import Fate, LogMetrics
 from relaygr.serving.slate.observed import Seen
 
-_BESIDE_BYTES = 4096  # of a list, beside its candidates
+_BESIDE_BYTES = 4096  # of a list, beside its candidates and texts
+_RELAXATION_BYTES = 256  # of a rule that was given up, beside its text
+_WIDEST = 4  # bytes of a character
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,11 @@ class ServedList:
     def nbytes(self) -> int:
         """About what it holds in memory."""
         shown = 0 if self.ask.shown is None else 2 * self.ask.shown.ids.nbytes
-        return self.pool.ids.nbytes + self.pool.outputs.nbytes + shown + _BESIDE_BYTES
+        told = sum(
+            _RELAXATION_BYTES + _WIDEST * (len(one.rule) + len(one.reason)) for one in self.result.relaxations
+        )
+        texts = _WIDEST * (len(self.result.error) + len(self.user) + len(self.name.request_id))
+        return self.pool.ids.nbytes + self.pool.outputs.nbytes + shown + told + texts + _BESIDE_BYTES
 
     def record(self, seen: Seen) -> SlateRecord:
         """The line of a log."""
