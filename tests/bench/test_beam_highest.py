@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from fake_door import FakeServer, highest_of_one_lane
@@ -31,8 +32,10 @@ def test_the_rate_of_a_known_server_lies_in_the_bracket(service_s: float, target
     assert found.settled
     assert found.keeps_per_s is not None
     assert found.fails_per_s == pytest.approx(1.1 * found.keeps_per_s)
-    # A P99 of 1,000 requests is not the P99 of all: the bracket may lie a step beside it.
-    assert found.keeps_per_s / 1.1 <= truth <= found.fails_per_s * 1.1
+    # The P99 of 1,000 requests is not that of all: the bracket may lie a step beside it, or two.
+    others = [search(FakeServer(service_s), 1000 * target_s, LONG, seed) for seed in range(1, 5)]
+    keeps = float(np.median([one.keeps_per_s for one in (found, *others)]))
+    assert keeps / 1.1 <= truth <= keeps * 1.1**2
     assert found.saturated_per_s == pytest.approx(1 / service_s, rel=1e-6)
     assert found.alone_ms == pytest.approx(1000 * service_s)
     assert found.requests[0] >= 1000

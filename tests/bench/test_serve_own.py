@@ -91,7 +91,7 @@ def test_a_search_on_a_real_server(url: str, tmp_path: Path, capsys: pytest.Capt
 def test_quick(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relaygr.bench.serve_quick._ROOM", 8)
     file = tmp_path / "quick.json"
-    options = ["--preset", "hstu-tiny", "--history", 128, "--candidates", 8, "--rate", 20, "--duration", 1.5]
+    options = ["--preset", "hstu-tiny", "--history", 128, "--candidates", 8, "--rate", 20, "--duration", 0.8]
     assert run("bench", "serve", "--quick", "--pairs", 2, *options, "--json", file) == 0
     report = msgspec.json.decode(file.read_bytes(), type=QuickReport)
     assert (report.errors, len(report.interference.pairs)) == (0, 2)

@@ -111,8 +111,8 @@ def test_every_event_has_an_offset(backend: Backend) -> None:
         Source("", ())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data(), gaps=st.lists(st.integers(1, 5), min_size=1, max_size=40))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), gaps=st.lists(st.integers(1, 5), min_size=1, max_size=15))
 def test_any_redelivery_is_one_history(backend: Backend, data: st.DataObject, gaps: list[int]) -> None:
     """A reader that goes back to any place it was at, with batches of any size, stores each event once."""
     offsets = np.cumsum(gaps)

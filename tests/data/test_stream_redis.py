@@ -143,7 +143,9 @@ def test_dead_letters_keep_the_entry_and_are_bounded(place: RedisPlace) -> None:
         place.do(stream.reject(entry, "why"))
     (_, first), (_, second) = place.client.xrange("relaygr:dead")
     assert first == {b"dead.stream": b"s", b"dead.id": b"1-0", b"dead.error": b"why", b"user": b"\xff"}
-    assert (second[b"dead.fields"], len(second)) == (b"5000", 64 + 4)
+    size = sum(len(name) + 1 for name in many)
+    assert (second[b"dead.fields"], second[b"dead.bytes"]) == (b"5000", str(size).encode())
+    assert len(second) == 64 + 5
     fill(place, 3, 500)
     for entry in place.do(stream.read("s")):
         place.do(stream.reject(entry, "why"))
@@ -181,6 +183,28 @@ def test_a_server_that_is_away_comes_back_with_everything(tmp_path: Path) -> Non
         place.close()
 
 
+def test_a_full_server_is_read_and_loses_nothing(place: RedisPlace) -> None:
+    stream = opened(place)
+    fill(place, 1, 3)
+    place.client.config_set("maxmemory", "1")
+    try:
+        with pytest.raises(BackendError, match="maxmemory"):
+            read(place, opened(place, "one", group="new"))
+        assert place.do(stream.assigned()) == {"s"}
+        (first, second) = place.do(stream.read("s"))
+        with pytest.raises(BackendError, match=r"OOM|maxmemory"):
+            place.do(stream.reject(first, "why"))
+        place.do(stream.acknowledge("s", [second.offset]))
+        assert place.do(stream.lag())[0].entries == 1
+        place.do(stream.release("s"))
+        other = opened(place, "two")
+        assert place.do(other.assigned()) == {"s"}
+        assert read(place, other) == [1]
+    finally:
+        place.client.config_set("maxmemory", "0")
+    assert read(place, other) == [1]
+
+
 def test_a_closed_stream_whose_server_is_gone(tmp_path: Path) -> None:
     binary = find_redis_server()
     if binary is None:
@@ -193,11 +217,31 @@ def test_a_closed_stream_whose_server_is_gone(tmp_path: Path) -> None:
     place.client.close()
 
 
-def test_a_key_of_another_kind_is_named(place: RedisPlace) -> None:
-    place.client.set("s", "text")
-    stream = place.open("one")
-    with pytest.raises(BackendError, match=r"the event stream at redis://.*WRONGTYPE"):
-        place.do(stream.assigned())
+def test_a_key_of_another_kind_is_named_and_stops_no_other(empty_redis: str) -> None:
+    place = RedisPlace(["bad", "s"], empty_redis)
+    place.client.set("bad", "text")
+    fill(place, 1, 2)
+    stream = place.open("one", first="newest")
+    assert place.do(stream.assigned()) == {"bad", "s"}
+    for _ in range(2):
+        with pytest.raises(BackendError, match=r"the event stream at redis://.*WRONGTYPE"):
+            place.do(stream.read("bad"))
+    fill(place, 2, 3)
+    (entry,) = place.do(stream.read("s"))
+    assert entry.offset == 2 * STEP
+    assert [(one.stream, one.entries) for one in place.do(stream.lag())] == [("s", 1)]
+    # Mended, it begins where a new group begins.
+    place.client.delete("bad")
+    place.add("bad", 1 * STEP, {"n": b"1"})
+    assert place.do(stream.read("bad")) == ()
+    place.add("bad", 2 * STEP, {"n": b"1"})
+    assert [one.offset for one in place.do(stream.read("bad"))] == [2 * STEP]
+    place.client.delete("bad", "s")
+    for name in place.streams:
+        place.client.set(name, "text")
+    with pytest.raises(BackendError, match="WRONGTYPE"):
+        place.do(stream.lag())
+    place.close()
 
 
 def test_an_old_server_is_refused(place: RedisPlace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from relaygr.listwise.generators import reference
 from relaygr.listwise.generators.demotion import Demotion
 from relaygr.listwise.generators.dpp import SMALLEST, Dpp
 from relaygr.listwise.generators.mmr import Mmr
+from relaygr.listwise.generators.plackett_luce import PlackettLuce
 from relaygr.listwise.generators.pointwise import Pointwise
 from relaygr.listwise.generators.relevance import scale_of
 from relaygr.listwise.generators.reweighted import Reweighted
@@ -22,6 +23,8 @@ from relaygr.listwise.generators.ssd import Ssd
 from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.proposal import Budget, Generator
 from relaygr.listwise.request import SlateAsk
+from relaygr.listwise.rules.document import parse_rules
+from relaygr.listwise.rules.ruleset import RuleSet
 from relaygr.listwise.scene import Scene
 
 BUDGET = Budget(ManualClock())
@@ -183,6 +186,47 @@ def test_dpp_fills_in_pointwise_order_when_nothing_new_is_left() -> None:
     for item in (0, 2):
         scorer.take(item)
     assert np.exp(scorer.scores(here.value)).max() < SMALLEST
+
+
+EVERY: tuple[Generator, ...] = (
+    Mmr(),
+    Mmr(trade=0.0),
+    Dpp(),
+    Dpp(window=2),
+    Dpp(strength=0.0),
+    Ssd(),
+    Ssd(strength=1e6),
+    Demotion(factors={"flagged": (0.0,)}),
+    Pointwise(),
+    PlackettLuce(draws=3),
+    PlackettLuce(temperature=1e-320),  # a quotient by it is infinite
+    Reweighted("nothing", lambda natural: np.full(natural.shape[1], -np.inf)),
+    Reweighted("unknown", lambda natural: np.full(natural.shape[1], np.nan)),
+)
+
+
+@pytest.mark.parametrize("generator", EVERY, ids=lambda generator: generator.name)
+@pytest.mark.parametrize("flagged", [[0], [0, 1], [1, 3]])
+def test_a_candidate_that_is_barred_is_never_picked(generator: Generator, flagged: list[int]) -> None:
+    """Not even where no other one adds anything to the picks: all that are left are copies of them."""
+    vectors = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [-1.0, 0.0], [0.0, 1.0]])
+    pool = Pool(
+        ids=np.arange(5) + 7,
+        heads=(Head("like"),),
+        outputs=np.array([[2.0], [1.0], [0.0], [-1.0], [-2.0]], dtype=np.float32),
+        attributes={"flagged": np.isin(np.arange(5), flagged).astype(np.int64)},
+        vectors=vectors.astype(np.float32),
+    )
+    barred = {"kind": "eligible", "name": "safe", "attribute": "flagged", "values": [1], "deny": True}
+    rules = RuleSet(parse_rules({"id": "r", "rules": [barred]}))
+    value = np.array([0.9, 0.7, 0.5, 0.3, 0.1])
+    ask = SlateAsk(request_id="r", length=3, rules=rules)
+    walk = rules.open(pool, value, 3)
+    here = Scene(ask, pool, value, walk, np.arange(5))
+    made = generator.propose(here, BUDGET)
+    assert made
+    for one in made:
+        assert not rules.violations(pool, one.picks, 3, None, walk.relaxations), one.picks
 
 
 def test_mmr_takes_variety_for_value_as_its_weight_says() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,10 +43,10 @@ STEP = trained(
     )
 )
 MODEL = ListModel(STEP, VALUE)
+DPPS = (Dpp(), Dpp(strength=0.5, window=4))
 GENERATORS: tuple[Generator, ...] = (
     Mmr(),
-    Dpp(),
-    Dpp(strength=0.5, window=4),
+    *DPPS,
     Ssd(),
     Demotion(),
     PlackettLuce(draws=2),
@@ -59,12 +60,13 @@ FALLBACK = Pointwise()
 BUDGET = Budget(ManualClock())
 
 
-def check_request(seed: int, generators: tuple[Generator, ...]) -> Counter[str]:
+def check_request(seed: int, generators: tuple[Generator, ...], **changes: Any) -> Counter[str]:
     """Lists for one request: the fallback's over all candidates, the others' over all or, if odd, the top."""
     count, length, authors, top = 21 + seed % 3 * 6, 5 + seed % 4, 8, 16
     if seed % 9 == 8:  # of the sizes that servers see
         count, length, authors, top = SERVED[seed // 9 % len(SERVED)]
-    big = case(seed, candidates=count, length=length, rules=3, shown=6, vectors=8, authors=authors)
+    settings = {"rules": 3, "shown": 6, "vectors": 8, "authors": authors, **changes}
+    big = case(seed, candidates=count, length=length, **settings)
     try:
         walk = big.rules.open(big.pool, big.value, big.length, big.shown)
     except InfeasibleError:
@@ -100,6 +102,37 @@ def test_hard_rules_hold_in_two_thousand_requests() -> None:
     assert tally["relaxed"] >= 200  # and requests that needed relaxation are among them
     assert tally["rescued"] >= 5
     assert tally["served"] >= 200
+
+
+@pytest.mark.parametrize("twins", [0.9, 1.0])
+def test_hard_rules_hold_among_items_of_equal_vectors(twins: float) -> None:
+    """Nothing that is left adds a direction to the picks, in most requests."""
+    tally: Counter[str] = Counter()
+    for seed in range(1000):
+        few = (GENERATORS[seed // 2 % len(GENERATORS)], DPPS[seed // 2 % 2])
+        tally += check_request(20_000 + seed, few, twins=twins)
+    assert all(tally[generator.name] >= 100 for generator in GENERATORS)
+
+
+def test_hard_rules_hold_among_items_without_vectors() -> None:
+    """Items are as similar as their attributes say, and many have the same ones."""
+    plain = tuple(each for each in GENERATORS if not isinstance(each, Beam | Ssd))
+    tally: Counter[str] = Counter()
+    for seed in range(700):
+        few = (plain[seed // 2 % len(plain)], DPPS[seed // 2 % 2])
+        tally += check_request(30_000 + seed, few, vectors=0)
+    assert all(tally[generator.name] >= 80 for generator in plain)
+
+
+def test_twins_change_nothing_but_vectors() -> None:
+    for seed in range(20):
+        one, other = (case(seed, candidates=24, length=6, vectors=8, twins=twins) for twins in (0.0, 0.7))
+        assert one.document == other.document
+        assert one.pool.ids.tolist() == other.pool.ids.tolist()
+        assert one.pool.outputs.tolist() == other.pool.outputs.tolist()
+        assert one.pool.vectors is not None
+        assert other.pool.vectors is not None
+        assert len(np.unique(other.pool.vectors, axis=0)) < len(np.unique(one.pool.vectors, axis=0)) == 24
 
 
 def test_greedy_and_beam_by_one_search_are_those_of_two() -> None:

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slate_cases import HEADS, VALUE, free_budget, list_model, random_scene, zero_model
+from rule_cases import case
+from slate_cases import HEADS, VALUE, free_budget, list_model, random_scene, trained, zero_model
 
 from relaygr.core.errors import ConfigError
-from relaygr.listwise.errors import SlateNanError
+from relaygr.listwise.errors import InfeasibleError, SlateNanError
 from relaygr.listwise.generators.beam import Beam, Rest, remaining, take
+from relaygr.listwise.lists import ListModel
 from relaygr.listwise.masks import NoRules
-from relaygr.listwise.pool import Pool
+from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.reference import all_lists, best_list, utility
 from relaygr.listwise.request import SlateAsk
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.search import StepSearch
-from relaygr.listwise.step import StepModel
+from relaygr.listwise.step import Group, HeadSpec, StepConfig, StepModel
+from relaygr.listwise.value import Factor, Term, ValueDocument, ValueFunction
 
 
 def picks(beam: Beam, scene: Scene) -> list[int]:
     return beam.propose(scene, free_budget())[0].picks.tolist()
 
 
-def pointwise_requests(number: int, seed: int) -> list[Scene]:
-    """Tiny requests with many ties: half of them have rounded outputs, so that equal values are common."""
+def pointwise_requests(number: int, seed: int, most: int = 6, longest: int = 4) -> list[Scene]:
+    """Requests with many ties: half of them have rounded outputs, so that equal values are common."""
     random = np.random.default_rng(seed)
-    ids = np.arange(6, dtype=np.int64)
+    ids = np.arange(most, dtype=np.int64)
     scenes = []
     for at in range(number):
-        candidates = int(random.integers(1, 7))
+        candidates = int(random.integers(1, most + 1))
         outputs = random.standard_normal((candidates, 3)).astype(np.float32)
         if at % 2:
             outputs = np.round(outputs * 0.7).astype(np.float32)
@@ -43,26 +49,45 @@ def pointwise_requests(number: int, seed: int) -> list[Scene]:
         )
         value = VALUE(pool.natural())
         order = np.array(sorted(range(candidates), key=lambda i: (-value[i], i)))
-        ask = SlateAsk(request_id=str(at), length=int(random.integers(1, min(candidates, 4) + 1)))
+        ask = SlateAsk(request_id=str(at), length=int(random.integers(1, min(candidates, longest) + 1)))
         ranked = pool.select(order)
         walk = NoRules().open(ranked, value[order], ask.length)
         scenes.append(Scene(ask, ranked, value[order], walk, order))
     return scenes
 
 
+LIKED = ValueFunction(
+    ValueDocument(id="like", terms=(Term(weight=1.0, factors=(Factor(head="like"),)),)), (Head("like"),)
+)
+RULED = trained(
+    StepConfig(
+        heads=(HeadSpec(name="like"),),
+        groups=(
+            Group(name="similarity", features=("similarity:max",)),
+            Group(name="author", features=("count:author", "recency:author")),
+        ),
+        positions=5,
+    ),
+    size=1.5,
+)
 TOPIC_ONLY = {"groups": (), "watch_head": None, "exit_hidden": 0}
 
 
-def check_day_zero(number: int, seed: int) -> None:
+def check_day_zero(number: int, seed: int, most: int = 6, longest: int = 4) -> None:
     model = zero_model(**TOPIC_ONLY)
     greedy = [Beam(model, 1, rest=rest) for rest in (Rest.MEAN, Rest.NONE)]
-    for at, scene in enumerate(pointwise_requests(number, seed)):
+    for at, scene in enumerate(pointwise_requests(number, seed, most, longest)):
         # Columns are in the order of (value descending, index ascending).
         assert picks(greedy[at // 2 % 2], scene) == list(range(scene.ask.length))
 
 
 def test_untrained_greedy_is_the_pointwise_order_on_many_requests() -> None:
     check_day_zero(10_000, seed=0)
+
+
+def test_untrained_greedy_is_the_pointwise_order_on_requests_of_servers() -> None:
+    """Up to 200 candidates, of which greedy looks at the first 30, and lists of up to 20."""
+    check_day_zero(1000, seed=2, most=200, longest=20)
 
 
 @pytest.mark.slow
@@ -154,6 +179,37 @@ def test_exhaustive_beam_finds_the_optimum(seed: int, shown: int) -> None:
     assert utility(model.step, VALUE, scene, found) == pytest.approx(worth, rel=1e-12)
     assert float(model(scene, np.array([found], dtype=np.int32)).utility[0]) == pytest.approx(worth, rel=1e-9)
     assert len(found) == len(wanted)
+
+
+def test_exhaustive_beam_finds_the_optimum_under_rules() -> None:
+    """Among the lists that the independent checker passes, prices of soft rules taken off."""
+    model, tally = ListModel(RULED, LIKED), Counter[str]()
+    for seed in range(120):
+        small = case(seed, candidates=6, length=4, rules=3, vectors=4, soft=0.4)
+        try:
+            walk = small.rules.open(small.pool, small.value, small.length, small.shown)
+        except InfeasibleError:
+            continue
+        ask = SlateAsk(request_id="r", length=small.length, rules=small.rules, shown=small.shown)
+        scene = Scene(ask, small.pool, small.value, walk, np.arange(len(small.pool)))
+        every = [
+            one
+            for one in itertools.permutations(range(len(scene)), walk.length)
+            if not small.rules.violations(
+                scene.pool, np.array(one), walk.length, small.shown, walk.relaxations
+            )
+        ]
+        if walk.relaxations:  # a rule that was given up in part is none for the checker
+            tally["relaxed"] += 1
+            continue
+        found = picks(Beam(model, 400, top=None), scene)
+        assert tuple(found) in every, seed
+        worth = model(scene, np.array(every, dtype=np.int32)).utility
+        assert worth[every.index(tuple(found))] == worth.max(), seed
+        assert worth.max() == pytest.approx(utility(RULED, LIKED, scene, found), rel=1e-9), seed
+        tally["hard" if not walk.priced else "soft"] += 1
+        tally["several"] += len(every) > 1
+    assert min(tally["hard"], tally["soft"], tally["several"]) >= 25, tally
 
 
 @pytest.mark.slow

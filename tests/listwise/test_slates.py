@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -221,19 +221,52 @@ def test_numbers_that_are_not_finite_end_in_the_fallback() -> None:
     assert result.fallback_reason is Reason.NAN
 
 
-def test_a_list_that_breaks_a_rule_is_not_returned() -> None:
-    class Loves(Counting):
-        light = True
+class Loves(Counting):
+    """Loves lists that begin with column 7."""
 
-        def evaluate(self, scene: Scene, picks: Int32) -> Float64:
-            return (picks[None, :, 0] == 7).astype(np.float64)
+    light = True
 
-    slates = Slates(VALUE, MODEL, generators={Stage.GREEDY: (Fixed([7, 7, 1, 2, 3]),)}, evaluator=Loves())
+    def evaluate(self, scene: Scene, picks: Int32) -> Float64:
+        return (picks[None, :, 0] == 7).astype(np.float64)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"), [([7, 7, 1, 2, 3], "twice"), ([7, 1, 2, 3], "4 picks"), ([7, 1, 2, 3, 99], "region")]
+)
+def test_a_proposal_that_breaks_a_rule_does_not_compete(wrong: list[int], what: str) -> None:
+    """The others do."""
+    proposing = {Stage.GREEDY: (Fixed(wrong, [7, 1, 2, 3, 4], wrong),), Stage.BEAM: (Beam(MODEL),)}
+    slates = Slates(VALUE, MODEL, generators=proposing, evaluator=Loves())  # type: ignore[arg-type]
     pool = pool_of(0)
     result = slates.serve(ask_of(), pool)
+    order = pointwise(pool, 40)
+    assert result.picks.tolist() == [order[i] for i in (7, 1, 2, 3, 4)]
+    assert [each.generator for each in result.pool] == ["pointwise", "fixed", "beam4"]
+    assert (result.fallback_reason, result.error) == (None, "")
+    assert [each.generator for each in result.dropped] == ["fixed", "fixed"]
+    assert what in "; ".join(result.dropped[0].broken)
+    assert slates.counts.snapshot()["dropped", "fixed"] == 2
+
+
+@dataclass(frozen=True)
+class Wavering(NoRules):
+    """Finds nothing wrong with so many lists, and something with the others."""
+
+    right: list[int] = field(default_factory=list)
+
+    def violations(self, *args: object) -> tuple[str, ...]:
+        self.right[0] -= 1
+        return () if self.right[0] >= 0 else ("rule: position 0",)
+
+
+def test_the_list_that_is_returned_is_checked_once_more() -> None:
+    slates = Slates(VALUE, MODEL, generators={Stage.GREEDY: (Fixed([7, 1, 2, 3, 4]),)}, evaluator=Loves())
+    pool = pool_of(0)
+    result = slates.serve(ask_of(rules=Wavering(right=[2])), pool)
     assert result.picks.tolist() == pointwise(pool, 5)
-    assert result.fallback_reason is Reason.RULES
-    assert "twice" in result.error
+    assert (result.fallback_reason, result.error) == (Reason.RULES, "rule: position 0")
+    assert result.dropped == ()
+    assert slates.serve(ask_of(rules=Wavering(right=[3])), pool).generator == "fixed"
 
 
 def timed(position_s: float, budget_ms: float, light: bool) -> tuple[SlateResult, Slates, ManualClock, Pool]:

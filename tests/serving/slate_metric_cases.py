@@ -9,10 +9,11 @@ import numpy as np
 from relaygr.core.errors import OverloadError, RequestError
 from relaygr.engine.slate.maker import Made
 from relaygr.listwise.errors import InfeasibleError
+from relaygr.listwise.explain import Explanation
 from relaygr.listwise.masks import Relaxation
 from relaygr.listwise.pool import Head, Pool
 from relaygr.listwise.request import Mode
-from relaygr.listwise.result import Candidate, Exploration, Reason, SlateResult, Stage, Versions
+from relaygr.listwise.result import Candidate, Dropped, Exploration, Reason, SlateResult, Stage, Versions
 from relaygr.serving.slate.inflation import ListName
 from relaygr.serving.slate.log_metrics import Fate
 from relaygr.serving.slate.metrics import SlateMetrics
@@ -42,11 +43,12 @@ def result(**changes: object) -> SlateResult:
         mode=Mode.ON,
         versions=Versions("v", "r"),
         stage_reached=Stage.EVALUATION,
-        utility=2.0,
+        utility=1.5,
         lower_bound=2.0,
         stage_ms=dict.fromkeys((*Stage, "explanation"), 1.0),
         context={"similarity:max": 0.5},
         pool=lists(),
+        explanation=Explanation((), utility=1.5, unpriced=2.0, priced_by={"authors": 0.5}),
     )
     return replace(one, **changes)  # type: ignore[arg-type]
 
@@ -59,6 +61,7 @@ def tell_slates(metrics: SlateMetrics) -> None:
     """One of everything."""
     relaxed = tuple(Relaxation(rule, 0, "why") for rule in ("authors", "length", "of a request"))
     shadow = result(fallback_reason=Reason.SHADOW, mode=Mode.SHADOW, shadow=result(), generator="pointwise")
+    broken = Dropped("dpp(1)", ("safe: position 0: item 3 has flagged 1",))
     late = result(
         stage_reached=Stage.GREEDY,
         fallback_reason=Reason.DEADLINE,
@@ -67,7 +70,7 @@ def tell_slates(metrics: SlateMetrics) -> None:
     )
     for at, one in enumerate(
         (
-            result(relaxations=relaxed, unrestricted=True, lookahead_budget=2),
+            result(relaxations=relaxed, unrestricted=True, lookahead_budget=2, dropped=(broken,)),
             shadow,
             late,
             result(mode=Mode.OFF, fallback_reason=Reason.OFF, stage_reached=Stage.FALLBACK, pool=()),

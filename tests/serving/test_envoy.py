@@ -103,6 +103,34 @@ def test_an_instance_that_hangs_costs_time_and_no_ranking(tmp_path: Path) -> Non
             assert load.failures == []
 
 
+def test_whatever_hangs_is_tried_elsewhere_before_its_client_has_left(tmp_path: Path) -> None:
+    """Health checks go on answering here, so that nothing but the time of a try ends the wait."""
+    asked: tuple[tuple[str, str, dict[str, str]], ...] = (
+        ("GET", "/v1/users/u/state", {}),
+        ("PUT", "/v1/users/u/profile", {}),
+        ("POST", "/v1/events", {"idempotency-key": "e1"}),
+        ("DELETE", "/v1/users/u", {}),
+        ("POST", "/v1/generate", {}),
+        ("POST", "/v1/events", {}),
+    )
+    with background_stubs("a", "b") as found, before(found, tmp_path) as (client, _):
+        client.headers["x-session-id"] = "k"
+        client.timeout = httpx.Timeout(50)
+        owner = client.post("/v1/rank", json={"user": "u"}).json()["by"]
+        [first, second] = sorted(found, key=lambda one: one.name != owner)
+        first.mode = "hang"
+        with ThreadPoolExecutor(len(asked)) as pool:
+            sent = [
+                pool.submit(client.request, *one[:2], json={"user": "u"}, headers=one[2]) for one in asked
+            ]
+            statuses = [one.result().status_code for one in sent]
+        assert statuses == [200] * (len(asked) - 1) + [504]
+        for method, path, headers in asked[:-1]:
+            assert method in {one.method for one in second.to(path)}, path
+            assert headers.items() <= second.to(path)[0].headers.items()
+        assert [len(one.to("/v1/events")) for one in (first, second)] == [2, 1]
+
+
 def test_what_may_be_done_twice_is_tried_elsewhere_and_nothing_else_is(tmp_path: Path) -> None:
     pushy = {"x-envoy-retry-on": "5xx,reset", "x-envoy-max-retries": "5", "x-session-id": "k"}
     with background_stubs("a", "b") as found, before(found, tmp_path) as (client, _):
@@ -113,6 +141,7 @@ def test_what_may_be_done_twice_is_tried_elsewhere_and_nothing_else_is(tmp_path:
             ("POST", "/v2/models/m/infer", {"x-session-id": "k"}, [1, 1]),
             ("POST", "/v1/generate", {"x-session-id": "k"}, [1, 1]),
             ("DELETE", "/v1/users/u", {}, [1, 1]),
+            ("PUT", "/v1/users/u/profile", {}, [1, 1]),
             ("POST", "/v1/whatever", {}, [0, 1]),
         ):
             both_answer(client, found)

@@ -73,6 +73,13 @@ def test_it_fits_the_instances() -> None:
     tries = 1 + budgeted["retry_policy"]["num_retries"]
     assert seconds(budgeted["timeout"]) == 0.2
     assert tries * seconds(budgeted["retry_policy"]["per_try_timeout"]) <= seconds(budgeted["timeout"])
+    for name in ("events_with_key", "generation", "deletion", "safe"):
+        route = routes[name]["route"]
+        each_s = seconds(route["retry_policy"]["per_try_timeout"])
+        assert 2 * each_s <= seconds(route["timeout"]) < seconds(routes["once"]["route"]["timeout"]), name
+    generated = routes["generation"]["route"]["retry_policy"]
+    assert seconds(generated["per_try_timeout"]) > config.generator.deadline_ms / 1000
+    assert "reset" not in routes["events"]["route"]["retry_policy"]["retry_on"]
     longest_s = config.scheduler.deadline_max_ms / 1000
     assert seconds(routes["once"]["route"]["timeout"]) > longest_s
     assert "reset" not in routes["once"]["route"]["retry_policy"]["retry_on"]
@@ -112,6 +119,10 @@ def test_members_of_every_kind(tmp_path: Path) -> None:
         ({"a": "https://h:1"}, {}, r"router.members\[0\].url: 'https://h:1' must begin with http://"),
         ({"a": "http://h:99999"}, {}, r"router.members\[0\].url: 'http://h:99999': Port"),
         ({"a": "http://u@h:1"}, {}, r"router.members\[0\].url"),
+        ({"a": "http://%zz"}, {}, r"'http://%zz' must be http://HOST:PORT, HOST an IP address or a name"),
+        ({"a": "http://h:0"}, {}, "and PORT from 1 to 65535"),
+        ({"a": "http://[::1"}, {}, r"router.members\[0\].url: 'http://\[::1'"),
+        (ONE, {"admin_port": Config().serving.port}, "--admin-port: .* must be another port than --port"),
         (ONE, {"budget_ms": 0.5}, "--budget-ms: 0.5 must be in"),
         (ONE, {"admin_port": 0}, "--admin-port: 0 must be in"),
     ],
@@ -119,3 +130,12 @@ def test_members_of_every_kind(tmp_path: Path) -> None:
 def test_wrong_settings_are_named(urls: dict[str, str], more: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         render(settings(urls), **more)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0\n#", 'a"b', "localhost", "", "fe80::1%\nx", "0.0.0.0:80"])
+def test_what_cannot_be_listened_on_is_refused(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("deploy", "envoy", "--member", "a=http://h:1", "--listen", host) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "--listen: " in said.err
+    assert "must be an IP address" in said.err

@@ -139,8 +139,8 @@ def test_a_ranking_leaves_a_member_that_hangs() -> None:
             there.instances["a"].mode = "hang"
             answer = await rank(there, user)
             assert (answer.status_code, answer.headers["x-relay-owner"]) == (200, "b")
-            assert there.state("a") is State.DOWN
-            assert there.instances["a"].given_up >= 1
+            await there.until(lambda: there.state("a") is State.DOWN)
+            await there.until(lambda: there.instances["a"].given_up >= 1)
             there.instances["a"].mode = "ok"
             await there.until(lambda: there.state("a") is State.JOINING)
 

@@ -211,6 +211,14 @@ def test_selectors_find_their_pods() -> None:
         assert all(found(one["podSelector"]["matchLabels"]) for one in peers if "podSelector" in one)
 
 
+def test_whoever_may_read_a_stream_reaches_redis() -> None:
+    for policy in of_kind("NetworkPolicy"):
+        ports = [
+            port["port"] for rule in policy["spec"]["egress"] if "to" not in rule for port in rule["ports"]
+        ]
+        assert ports == [6379], name_of(policy)
+
+
 def test_what_scales_is_measured() -> None:
     """Metrics of the autoscaler come from rules, and the service has their series and labels."""
     [scaler], [adapter] = of_kind("HorizontalPodAutoscaler"), of_file(DEPLOY / "prometheus-adapter.yaml")

@@ -236,11 +236,20 @@ def test_slates_have_a_section_of_their_own(watched: Watched, live: Live) -> Non
     watched.page.get_by_role("radio", name="5 minutes").check()
     assert re.search(r"P50 / P99, ms\s+3\.5 / 6\.0\s+fallbacks\s+6\.3 %", watched.text("#lists"))
     none = msgspec.structs.replace(
-        slates(), inflation=None, drift=None, drift_feature="", chosen=[], fallbacks=[]
+        slates(),
+        inflation=None,
+        inflation_alarm=False,
+        drift=None,
+        drift_feature="",
+        chosen=[],
+        fallbacks=[],
     )
     answer_with(watched.page, live.url, status_json(slates=none))
     expect(watched.page.locator("#chosen-legend")).to_have_text("no lists")
     assert re.search(r"promised / realised\s+–\s+context moved most\s+–", watched.text("#lists"))
+    loss = msgspec.structs.replace(none, inflation_alarm=True)  # what is worth 0 or less has no ratio
+    answer_with(watched.page, live.url, status_json(slates=loss))
+    expect(watched.page.locator("#lists")).to_contain_text("– of 500, too high")
     answer_with(watched.page, live.url, status_json(slates=None))
     expect(watched.page.locator("#slates")).to_be_hidden()
     assert watched.faults == []

@@ -28,12 +28,19 @@ from relaygr.serving.process import Program
 
 @dataclass(slots=True)
 class Instance:
-    """A fake of an instance's application and program: ready between `start` and `drain`."""
+    """A fake of an instance's application and program: ready between `start` and `drain`.
+
+    Attributes:
+        hangs: answers polls alone.
+        deaf: answers nothing.
+    """
 
     name: str
     sent: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     prefixes: set[str] = field(default_factory=set)
     status: str = "starting"
+    hangs: bool = False
+    deaf: bool = False
 
     async def start(self) -> None:
         self.status = "ready"
@@ -48,6 +55,8 @@ class Instance:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
         path = scope["path"]
+        if self.deaf:
+            await asyncio.sleep(60)
         if path == "/healthz":
             await _reply(send, {"status": self.status})
             return
@@ -56,6 +65,8 @@ class Instance:
             await _reply(send, {"ready": ready, "build": "b", "page_tokens": 32})
             return
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        if self.hangs:
+            await asyncio.sleep(60)
         self.sent.append((path, headers, body))
         if scope["method"] == "DELETE":
             await _reply(send, {"user": "u", "events": 2, "entries": 1})
@@ -240,6 +251,25 @@ def test_a_peer_that_is_not_ready_hands_its_users_on() -> None:
                     await asyncio.sleep(0.01)
             for number in range(10):
                 assert (await found["a"].post("/v1/rank", {"user": f"u{number}"})).json()["by"] == "b"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("here_too", [False, True])
+def test_what_hangs_elsewhere_is_done_here_in_time(here_too: bool) -> None:
+    async def scenario() -> None:
+        async with peers("a", "b") as found:
+            for user in (f"u{number}" for number in range(100)):
+                if (await found["a"].post("/v1/rank", {"user": user})).json()["by"] == "b":
+                    break
+            found["b"].instance.deaf, found["a"].instance.hangs = True, here_too
+            answer = await found["a"].post("/v1/rank", {"user": user, "deadline_ms": 2000})
+            if here_too:
+                error_of(answer, 504, "deadline")
+            else:
+                assert (answer.status_code, answer.json()["by"]) == (200, "a")
+            assert found["a"].peers.fleet.router.inflight("a") == 0
+            assert found["a"].peers.fleet.router.inflight("b") == 0
 
     play(scenario)
 

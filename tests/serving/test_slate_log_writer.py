@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -307,6 +308,23 @@ def test_processes_share_a_folder_and_no_file(tmp_path: Path) -> None:
     log_files(tmp_path)[0].rename(tmp_path / "taken")
     one.append([b"one 20\n"])
     assert log_files(tmp_path)[0].read_bytes() == b"one 20\n"
+
+
+def test_a_folder_that_was_deleted_and_made_again_can_be_read(log: Log) -> None:
+    """Lists are lost while it is not there; behind that it has all that readers need."""
+    log.writer.settle(log.serve("before"), SEEN)
+    await_true(lambda: log.count(Fate.WRITTEN) == 1)
+    shutil.rmtree(log.folder)
+    log.writer.settle(log.serve("between"), SEEN)
+    await_true(partial(log.lost, 1))
+    log.folder.mkdir()
+    log.writer.settle(log.serve("after"), SEEN)
+    await_true(lambda: log.count(Fate.WRITTEN) == 2)
+    assert [one.request for one in log.records()] == ["after"]
+    (log.folder / "log.json").unlink()  # moved away with full files, by a rotation
+    log.writer.settle(log.serve("later"), SEEN)
+    assert log.writer.close(5.0)
+    assert [one.request for one in log.records()] == ["after", "later"]
 
 
 def test_a_file_whose_end_cannot_be_taken_back_is_left(

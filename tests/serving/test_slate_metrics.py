@@ -45,6 +45,7 @@ def test_answers_are_counted_by_what_became_of_them(told: Counted) -> None:
     assert value("timeouts_total") == value("unrestricted_total") == 1
     assert value("lookahead_budget_total") == 2
     assert value("unknown_items_total") == 4
+    assert value("dropped_total", generator="dpp(1)") == 1
     assert [value("rejected_total", reason=why) for why in ("request", "infeasible", "overload")] == [1, 1, 1]
     assert value("waiting") == 3
     assert [value("mode", mode=mode) for mode in ("on", "off")] == [1, 0]

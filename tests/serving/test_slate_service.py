@@ -402,9 +402,26 @@ def test_outcomes_are_not_longer_than_their_list(app: App) -> None:
     assert answer.json() == {"matched": 1, "unknown": 0}
 
 
+def test_promises_are_compared_without_the_prices_of_soft_rules(app: App) -> None:
+    """Nobody observes a price."""
+    soft = {"kind": "maximum", "name": "few", "attribute": "topic", "values": list(range(12)), "count": 0}
+    priced = {**soft, "price": 0.5}
+    before = [sum_of(app, name) for name in ("predicted", "outcome")]
+    made = app.post("/v1/slate", asked(mode="on", rules=[priced]), headers={"x-request-id": "priced"})
+    assert made["utility"] < made["unpriced"] - 0.4
+    told = {"outcomes": [{"request_id": "priced", "utility": made["unpriced"]}]}
+    assert app.post("/v1/slate/outcomes", told) == {"matched": 1, "unknown": 0}
+    after = [sum_of(app, name) for name in ("predicted", "outcome")]
+    assert after[0] - before[0] == pytest.approx(after[1] - before[1]) == pytest.approx(made["unpriced"])
+
+
 def realised_sum(app: App) -> float:
-    found = re.findall(r"relaygr_slate_outcome_utility_sum{[^}]*} (\S+)", app.call("GET", "/metrics").text)
-    return sum(map(float, found))
+    return sum_of(app, "outcome")
+
+
+def sum_of(app: App, what: str) -> float:
+    pattern = rf"relaygr_slate_{what}_utility_sum{{[^}}]*}} (\S+)"
+    return sum(map(float, re.findall(pattern, app.call("GET", "/metrics").text)))
 
 
 def test_the_status_has_the_list_layer(app: App) -> None:

@@ -54,6 +54,27 @@ def test_lists_that_are_worth_nothing_have_no_ratio_and_alarm() -> None:
     assert watch.groups()[GROUP].alarm
 
 
+@pytest.mark.parametrize(
+    ("predicted", "realised", "alarm"),
+    [
+        (-1.0, -1.0, False),
+        (-0.96, -1.0, False),
+        (-0.94, -1.0, True),
+        (-1.5, -1.0, False),  # better than promised
+        (0.5, -1.0, True),
+        (-0.5, 0.0, False),
+        (0.0, 0.0, False),
+        (0.1, 0.0, True),
+    ],
+)
+def test_the_alarm_is_right_for_worth_of_any_sign(predicted: float, realised: float, alarm: bool) -> None:
+    watch = InflationWatch()
+    told(watch, predicted, realised, LEAST)
+    assert watch.groups()[GROUP].alarm is alarm
+    assert watch.overall("m").alarm is alarm
+    assert watch.groups()[GROUP].ratio is None
+
+
 def test_only_the_last_outcomes_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW", 3)
     watch = InflationWatch()

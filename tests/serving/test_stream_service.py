@@ -114,6 +114,18 @@ def test_what_the_model_does_not_take_is_a_dead_letter(there: Streamed) -> None:
     assert letter[b"user"] == b"u"
 
 
+def test_a_field_name_that_is_no_text_stops_nobody(there: Streamed) -> None:
+    put: Any = there._client.xadd
+    put("s", {b"\xff\xfeuser": b"u", b"item": b"1"})
+    there.add(fields("u", 2))
+    there.settle()
+    assert there.app.call("GET", "/v1/users/u/state").json()["events"] == 1
+    letters: Any = there._client.xrange("relaygr:dead")
+    ((_, letter),) = letters
+    assert letter[b"\xff\xfeuser"] == b"u"
+    assert b"\\xff\\xfeuser: is none of" in letter[b"dead.error"]
+
+
 def test_status_and_metrics_show_it(there: Streamed) -> None:
     there.add(fields("u", 1))
     there.add({"user": b"u"})

@@ -17,7 +17,7 @@ from relaygr.training.slate.offline.explored import of_world
 from relaygr.training.slate.offline.methods import METHODS
 from relaygr.training.slate.offline.protocol import EvalSlateOptions, Requested, segments_of
 from relaygr.training.slate.offline.relevance import relevance
-from relaygr.training.slate.offline.report import Evidence, SlateReport, Source
+from relaygr.training.slate.offline.report import OUTCOMES, Evidence, SlateReport, Source
 from relaygr.training.slate.offline.simulated import SimulatedOptions, simulated_report
 from relaygr.training.slate.sampling import explored_logs
 from relaygr.training.slate.world import World, WorldConfig
@@ -43,8 +43,19 @@ def comparison() -> Comparison:
     return compare(["pointwise", "b"], np.zeros((5, 4, 2)), np.arange(4), "pointwise")
 
 
-@pytest.mark.parametrize("metric", ["ndcg", "NDCG@10", "map", "MAP@5", "mrr", "hr@10", "reranked clicks"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        *("ndcg", "NDCG@10", "n-dcg", "map", "MAP@5", "mean average precision", "mrr", "reciprocal rank"),
+        *("hr@10", "reranked clicks", "ctr", "auc", "Utility@ndcg", ""),
+    ],
+)
 def test_reordered_labels_are_no_evidence(metric: str) -> None:
+    """Whatever they are called: evidence is what outcomes of lists give."""
+    for known in OUTCOMES:
+        Evidence(
+            source=Source.LOGS, metric=known, segment="all", requests=4, means={}, comparison=comparison()
+        )
     with pytest.raises(ConfigError, match="no evidence for effects of lists"):
         Evidence(
             source=Source.LOGS, metric=metric, segment="all", requests=4, means={}, comparison=comparison()

@@ -37,7 +37,7 @@ def test_the_order_of_methods_in_a_quick_form() -> None:
     """Pointwise < MMR < greedy <= beam 4, on fewer lists and requests than in the slow test."""
     report = gains([7], GainOptions(requests=120, lists=(2000,), oracle=False))
     mmr, greedy, beam = report.family("mmr"), report.row("greedy", 2000), report.row("beam4", 2000)
-    assert 0 < mmr.low < mmr.gain < greedy.gain <= beam.gain + 0.5
+    assert 0 < mmr.low < mmr.gain < greedy.gain <= beam.gain
     assert all(report.row("default", 2000).gain > report.family(name).gain for name in RERANKERS)
     over_mmr = next(one for one in report.margins if one.than.startswith("mmr"))
     assert over_mmr.low > 0
@@ -115,7 +115,7 @@ def test_options_are_checked() -> None:
 def test_the_order_of_methods() -> None:
     report = gains([10, 11, 12], GainOptions(requests=300, free=True, members=5, probed=100), workers=2)
     mmr, greedy, beam = report.family("mmr"), report.row("greedy", 8000), report.row("beam4", 8000)
-    assert 0 < mmr.gain < greedy.gain <= beam.gain + 0.2
+    assert 0 < mmr.gain < greedy.gain <= beam.gain
     default = report.row("default", 8000)
     assert default.gain >= 14
     assert default.low > mmr.high

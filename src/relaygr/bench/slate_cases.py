@@ -60,8 +60,12 @@ def case(
     soft: float = 0.15,
     authors: int = 0,
     vectors: int = 0,
+    twins: float = 0.0,
 ) -> Case:
-    """A request of a seed, with up to the given numbers; `soft` is the share of priced rules."""
+    """A request of a seed, with up to the given numbers; `soft` is the share of priced rules.
+
+    So many items as `twins` says have one of two vectors; all else is the same with any share of them.
+    """
     rng = np.random.default_rng(seed)
     # Small cases vary in size, so that some pools are barely long enough.
     count = candidates if candidates > 20 else int(rng.integers(1, candidates + 1))
@@ -77,6 +81,11 @@ def case(
     ids = rng.permutation(10 * total)[:total].astype(np.int64)
     space = rng.normal(size=(total, vectors or 1)).astype(np.float32)
     space /= np.linalg.norm(space, axis=1, keepdims=True)
+    if twins:
+        apart = np.random.default_rng([seed, 1])
+        space = np.where(
+            apart.random((total, 1)) < twins, space[apart.integers(0, min(total, 2), total)], space
+        )
     value = -np.sort(-np.round(rng.random(count), 1 if rng.random() < 0.5 else 6))  # some have ties
     here = {name: column[:count] for name, column in columns.items()}
     pool = Pool(

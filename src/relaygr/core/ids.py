@@ -26,7 +26,7 @@ def check_name(field: str, value: str) -> str:
     if not value:
         raise RequestError(field, "must not be empty")
     if "\x00" in value:
-        raise RequestError(field, f"{value!r} contains NUL")
+        raise RequestError(field, f"{value[:32]!r} contains NUL")
     try:
         size = len(value.encode("utf-8"))
     except UnicodeEncodeError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from relaygr.listwise.arrays import Float64, Int32
 from relaygr.listwise.choose import Choice
 from relaygr.listwise.evaluate import Evaluator
 from relaygr.listwise.proposal import Proposal
+from relaygr.listwise.result import Candidate, Dropped
 from relaygr.listwise.scene import Scene
 
 
@@ -21,6 +22,7 @@ class Ballot:
         self._places: dict[bytes, int] = {}
         self.proposals: list[Proposal] = []
         self.also: list[list[str]] = []
+        self.dropped: list[Dropped] = []
         self._values: list[Float64] = []  # [E] each; lists are valued in the order of their arrival
 
     def __len__(self) -> int:
@@ -31,10 +33,19 @@ class Ballot:
         """How many lists have values: the first ones."""
         return len(self._values)
 
-    def add(self, proposals: Iterable[Proposal]) -> None:
+    def add(
+        self, proposals: Iterable[Proposal], broken: Callable[[Int32], Sequence[str]] | None = None
+    ) -> None:
+        """Lists that are not there yet, less those for which `broken` has something to say."""
         for one in proposals:
-            place = self._places.setdefault(one.picks.astype(np.int32).tobytes(), len(self.proposals))
-            if place == len(self.proposals):
+            key = one.picks.astype(np.int32).tobytes()
+            place = self._places.get(key)
+            if place is None:
+                wrong = () if broken is None else tuple(broken(one.picks))
+                if wrong:
+                    self.dropped.append(Dropped(one.generator, wrong))
+                    continue
+                self._places[key] = len(self.proposals)
                 self.proposals.append(one)
                 self.also.append([])
             elif one.generator not in (self.proposals[place].generator, *self.also[place]):
@@ -64,6 +75,24 @@ class Ballot:
     def choose(self, choice: Choice) -> int:
         """The list to return among those that have values; list 0 is the fallback."""
         return choice(self.utility, self._scene.length, self.generators)
+
+    def candidates(self, choice: Choice) -> tuple[Candidate, ...]:
+        """All lists, by columns of the request."""
+        scores, bounds = self.utility.mean(0), self.bounds(choice)
+        found = []
+        for at, one in enumerate(self.proposals):
+            valued = at < self.valued
+            found.append(
+                Candidate(
+                    one.generator,
+                    tuple(self.also[at]),
+                    self._scene.columns[one.picks].astype(np.int32),
+                    float(scores[at]) if valued else None,
+                    float(bounds[at]) if valued else None,
+                    one.log_propensity,
+                )
+            )
+        return tuple(found)
 
 
 def stack(proposals: Sequence[Proposal]) -> Int32:

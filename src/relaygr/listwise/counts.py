@@ -12,8 +12,8 @@ class SlateCounts:
     """Counters that any thread may add to; read them with `snapshot`.
 
     Keys are (what, which): `mode`, `generator` (of returned lists), `fallback` (by reason), `relaxed` (by
-    rule), `stage` (last one finished), `exploration` (what became of it); with an empty second part
-    `timeout`, `unrestricted` and `lookahead_budget`.
+    rule), `stage` (last one finished), `exploration` (what became of it), `dropped` (lists that broke a rule,
+    by generator); with an empty second part `timeout`, `unrestricted` and `lookahead_budget`.
     """
 
     def __init__(self) -> None:
@@ -32,6 +32,8 @@ class SlateCounts:
                 counts["exploration", result.exploration.value] += 1
             for each in result.relaxations:
                 counts["relaxed", each.rule] += 1
+            for one in result.dropped:
+                counts["dropped", one.generator] += 1
             counts["lookahead_budget", ""] += result.lookahead_budget
             counts["timeout", ""] += timed_out
             counts["unrestricted", ""] += result.unrestricted

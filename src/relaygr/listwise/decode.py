@@ -40,5 +40,9 @@ def rescued(scene: Scene, name: str, prefix: Int32) -> list[Proposal]:
 
 
 def best(mask: Bool, scores: Float64) -> int:
-    """The allowed column of the highest score, the lowest of equal ones."""
-    return int(np.where(mask, scores, -np.inf).argmax())
+    """The allowed column of the highest score, the lowest of equal ones.
+
+    An allowed one whatever the scores are: all of them may be -inf.
+    """
+    columns = np.flatnonzero(mask)
+    return int(columns[scores[columns].argmax()])

@@ -32,17 +32,28 @@ class LogFiles:
     """Appends to the newest file of this process; not for two threads at once.
 
     A file that has `file_bytes` is full; the oldest of the folder, whoever wrote them, are deleted so that
-    all stay within `total_bytes`, but for one call's lines. Files may be moved away at any time.
+    all stay within `total_bytes`, but for one call's lines. Files may be moved away at any time, and the
+    folder may be made anew.
+
+    Args:
+        header: name and content of the file that readers need first; written wherever it is missing, and
+            left as it is where it is not.
+
+    Raises:
+        BackendError: nothing can be written there.
     """
 
-    def __init__(self, folder: Path, file_bytes: int, total_bytes: int) -> None:
-        """BackendError if nothing can be written there."""
+    def __init__(
+        self, folder: Path, file_bytes: int, total_bytes: int, header: tuple[str, bytes] | None = None
+    ) -> None:
         self._folder, self._file_bytes, self._total = folder, file_bytes, total_bytes
+        self._header = header
         self._path: Path | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 pass
+            self._restore()
         except OSError as error:
             raise BackendError(f"cannot write {folder}: {error.strerror or error}") from error
 
@@ -53,6 +64,7 @@ class LogFiles:
             BackendError: the file system refuses; the next call tries anew.
         """
         try:
+            self._restore()
             path = self._path or self._claim()
         except OSError as error:
             raise BackendError(f"cannot write {self._folder}: {error.strerror or error}") from error
@@ -69,6 +81,19 @@ class LogFiles:
             self._path = _cut(path, before)
             raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
         self._path = None if full else path
+
+    def _restore(self) -> None:
+        """Write the header if it is not there."""
+        if self._header is None:
+            return
+        name, content = self._header
+        path = self._folder / name
+        if path.exists():
+            return
+        # Another process may do the same.
+        temporary = path.with_name(f"{name}.{os.getpid()}.tmp")
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
 
     def _claim(self) -> Path:
         """An empty file that no other process has; room is made for it."""

@@ -74,7 +74,8 @@ class Walk(Protocol):
         priced: whether a soft rule applies, that is whether `price` has anything to say.
         budget_hits: how often an exact search ran out of nodes or time (`lookahead_budget`).
         first: the list of the lowest allowed column at each position, int32 [length], where it is known by
-            now; None where it is not, or where it ends before the last position.
+            now; None where it is not, or where it ends before the last position; another
+            allowed list where rules were relaxed in haste.
     """
 
     @property

@@ -72,6 +72,19 @@ class Candidate:
     log_propensity: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A proposal that broke a rule, and so did not compete.
+
+    Attributes:
+        generator: who proposed it.
+        broken: what is wrong with it.
+    """
+
+    generator: str
+    broken: tuple[str, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlateResult:
     """One list.
@@ -92,6 +105,7 @@ class SlateResult:
         shadow: what mode `on` would have returned; in mode `shadow` only.
         exploration: what became of it where the request was to explore; None for all others.
         log_propensities: of each pick behind those before it, of a list that was drawn to explore.
+        dropped: proposals that broke a rule: defects of generators.
     """
 
     request_id: str
@@ -117,8 +131,14 @@ class SlateResult:
     shadow: SlateResult | None = None
     exploration: Exploration | None = None
     log_propensities: tuple[float, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
 
     @property
     def explored(self) -> bool:
         """Whether the list was drawn at random and not chosen."""
         return self.exploration is Exploration.DRAWN
+
+    @property
+    def unpriced(self) -> float | None:
+        """U without the prices of soft rules: what the list's outcome is compared with."""
+        return None if self.explanation is None else self.explanation.unpriced

@@ -6,7 +6,6 @@ Attributes and vectors of items are not in it: they come from the item table tha
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from relaygr.core.errors import BackendError, ConfigError
+from relaygr.core.errors import ConfigError
 from relaygr.core.excerpt import excerpt
 from relaygr.listwise.log_check import MAX_EARLIER, check_numbers, repeated_key
 from relaygr.listwise.log_files import LogFiles, log_files
@@ -207,21 +206,12 @@ def open_files(folder: Path, heads: Sequence[Head], file_bytes: int, total_bytes
         ConfigError: the folder holds a log of other heads.
         BackendError: the file system refuses.
     """
-    files = LogFiles(folder, file_bytes, total_bytes)
-    path = folder / _HEADER
     header = LogHeader(heads=tuple(HeadSpec(name=head.name, kind=head.kind) for head in heads))
-    if path.exists():
-        found = read_header(folder)
-        if found != header:
-            raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
-        return files
-    # Another process may open the same folder.
-    temporary = path.with_name(f"{_HEADER}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(header)) + b"\n")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise BackendError(f"cannot write {path}: {error.strerror or error}") from error
+    content = msgspec.json.format(msgspec.json.encode(header)) + b"\n"
+    files = LogFiles(folder, file_bytes, total_bytes, (_HEADER, content))
+    found = read_header(folder)
+    if found != header:
+        raise ConfigError(str(folder), f"is a log of the heads {found.heads}, not {header.heads}")
     return files
 
 

@@ -1,7 +1,8 @@
 """The list layer as a whole: from one request's scored candidates to one list, within its time.
 
 The rule-repaired pointwise list is made first and can always be returned. Whatever goes wrong behind it (the
-time, a number that is not finite, an exception, a broken rule) ends in that list, with the reason.
+time, a number that is not finite, an exception, a broken rule) ends in that list, with the reason. A proposal
+that breaks a rule does not compete; what is returned is checked once more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from relaygr.core.clock import Clock, MonotonicClock
 from relaygr.core.errors import ConfigError, RelayError, RequestError
-from relaygr.listwise.arrays import Int32
+from relaygr.listwise.arrays import Int32, Int64
 from relaygr.listwise.ballot import Ballot
 from relaygr.listwise.choose import Choice
 from relaygr.listwise.counts import SlateCounts
@@ -34,7 +35,7 @@ from relaygr.listwise.masks import never
 from relaygr.listwise.pool import Pool
 from relaygr.listwise.proposal import Budget, Generator, Proposal
 from relaygr.listwise.request import Mode, SlateAsk
-from relaygr.listwise.result import Candidate, Exploration, Reason, SlateResult, Stage, Versions
+from relaygr.listwise.result import Dropped, Exploration, Reason, SlateResult, Stage, Versions
 from relaygr.listwise.scene import Scene
 from relaygr.listwise.trust import Region, Trust
 from relaygr.listwise.value import ValueFunction
@@ -52,6 +53,7 @@ class _Course:
     stage_ms: dict[str, float] = field(default_factory=dict)
     timed_out: bool = False
     exploration: Exploration | None = None
+    dropped: Sequence[Dropped] = ()
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -207,8 +209,7 @@ class Slates:
         return scene
 
     def _check(self, scene: Scene, picks: Int32) -> None:
-        ask, walk = scene.ask, scene.walk
-        found = ask.rules.violations(scene.pool, picks, walk.length, ask.shown, walk.relaxations)
+        found = _broken(scene, picks)
         if found:
             raise BrokenRuleError("; ".join(found))
 
@@ -266,13 +267,22 @@ class Slates:
         assert region.scene.fallback is not None
         ballot = Ballot(region.scene)
         ballot.add([Proposal(region.scene.fallback, POINTWISE)])
+        course.dropped = ballot.dropped
+
+        def broken(picks: Int32) -> Sequence[str]:
+            budget.check()
+            outside = not ((picks >= 0) & (picks < len(region.columns))).all()
+            return (
+                ["picks: no candidates of the region"] if outside else _broken(scene, region.columns[picks])
+            )
+
         try:
             for stage in GENERATING:
                 with course.stage(stage):
                     for generator in generators[stage]:
                         budget.check()
                         made = generator.propose(region.scene, budget)
-                        ballot.add(one for one in made if region.holds(one.picks))
+                        ballot.add((one for one in made if region.holds(one.picks)), broken)
                     if budget.limited and evaluator.light:
                         budget.check()
                         ballot.evaluate(evaluator)
@@ -318,7 +328,7 @@ class Slates:
                 self.value.version, ask.rules.version, self.step.step.version, self.evaluator.version
             )
         columns = scene.fallback if chosen is None else chosen.region.columns[chosen.proposal.picks]
-        pool = () if chosen is None else _candidates(chosen, self._choice)
+        pool = () if chosen is None else chosen.ballot.candidates(self._choice)
         mine = None if chosen is None else pool[chosen.place]
         explanation = None if chosen is None else chosen.explanation
         drawn = chosen is not None and course.exploration is Exploration.DRAWN
@@ -348,11 +358,19 @@ class Slates:
             shadow=shadow,
             exploration=course.exploration,
             log_propensities=() if steps is None else tuple(steps.tolist()),
+            dropped=tuple(course.dropped),
         )
 
 
 # Stages that propose lists, in their order.
 GENERATING = (Stage.GREEDY, Stage.BEAM, Stage.GENERATORS)
+
+
+def _broken(scene: Scene, columns: Int32 | Int64) -> tuple[str, ...]:
+    """What breaks a rule that holds, by the independent checker."""
+    ask, walk = scene.ask, scene.walk
+    picks = columns.astype(np.int32)
+    return ask.rules.violations(scene.pool, picks, walk.length, ask.shown, walk.relaxations)
 
 
 def default_generators(step: ListModel) -> dict[Stage, Sequence[Generator]]:
@@ -374,22 +392,3 @@ def _joined(generators: dict[Stage, tuple[Generator, ...]]) -> dict[Stage, tuple
     assert isinstance(beams[0], Beam)
     both = BeamWithGreedy(greedy[-1], beams[0])
     return {**generators, Stage.GREEDY: greedy[:-1], Stage.BEAM: (both, *beams[1:])}
-
-
-def _candidates(chosen: _Chosen, choice: Choice) -> tuple[Candidate, ...]:
-    ballot, region = chosen.ballot, chosen.region
-    scores, bounds = ballot.utility.mean(0), ballot.bounds(choice)
-    found = []
-    for at, one in enumerate(ballot.proposals):
-        valued = at < ballot.valued
-        found.append(
-            Candidate(
-                one.generator,
-                tuple(ballot.also[at]),
-                region.scene.columns[one.picks].astype(np.int32),
-                float(scores[at]) if valued else None,
-                float(bounds[at]) if valued else None,
-                one.log_propensity,
-            )
-        )
-    return tuple(found)

@@ -59,6 +59,7 @@ class Standing:
     Attributes:
         since_s: when it took this state.
         heard_s: when it last said something; minus infinity for never.
+        answered_s: when it last answered a request that is no poll.
         missed: polls in a row without an answer that it is ready.
         held: drained by hand, so only by hand does it return.
         mismatched: serves another model or page size than most members do.
@@ -73,6 +74,7 @@ class Standing:
     held: bool = False
     mismatched: bool = False
     was_up: bool = False
+    answered_s: float = -math.inf
 
     @property
     def takes(self) -> bool:

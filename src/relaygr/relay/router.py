@@ -22,7 +22,7 @@ _HOT_PART = 1 / 20
 
 
 # The user's member will probably be back.
-_FOR_NOW = (Spill.DOWN, Spill.DRAINING, Spill.MISMATCH)
+_FOR_NOW = (Spill.DOWN, Spill.REFUSED, Spill.DRAINING, Spill.MISMATCH)
 
 
 class Router:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from relaygr.config.settings import Config
@@ -37,6 +38,8 @@ class Fleet:
         self._urls = {member.id: member.url.rstrip("/") for member in self.config.members}
         self._polls: list[asyncio.Task[None]] = []
         self._falls: dict[str, asyncio.Future[None]] = {}
+        self._asking: set[str] = set()
+        self._probes: set[asyncio.Task[None]] = set()
 
     def now_s(self) -> float:
         return self._clock.now_s()
@@ -51,9 +54,10 @@ class Fleet:
         self._polls = [asyncio.create_task(self._keep_polling(name)) for name in self._urls]
 
     async def close(self) -> None:
-        for task in self._polls:
+        tasks = [*self._polls, *self._probes]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._polls, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.links.close()
 
     async def poll(self, name: str) -> None:
@@ -61,26 +65,54 @@ class Fleet:
         standing = self.router.members[name]
         before = standing.state, standing.mismatched
         self.router.members.advance(self.now_s())
+        self._asking.add(name)
         try:
             said = await ask(self.links, name, self._urls[name], self.config.feedback_max_age_s)
         except AwayError as error:
             self._tell(standing, before)
             self.miss(name, error)
             return
+        finally:
+            self._asking.discard(name)
         self.router.members.hear(name, said, self.now_s())
         self._tell(standing, before)
 
     def miss(self, name: str, error: AwayError) -> None:
         """A member did not answer: it is down at once if nothing listens there, else after some times."""
         if error.busy:
+            self.answered(name)
             return
         standing = self.router.members[name]
+        if error.silent and self.heard_since(name, self.now_s() - self.config.feedback_max_age_s):
+            return
         before = standing.state, standing.mismatched
         if error.refused:
             self.router.members.down(name, self.now_s())
         else:
             self.router.members.miss(name, self.now_s())
         self._tell(standing, before, str(error))
+
+    def answered(self, name: str) -> None:
+        """A member gave a sign of life that is no word of how it is."""
+        standing = self.router.members.get(name)
+        if standing is not None:
+            standing.answered_s = self.now_s()
+
+    def heard_since(self, name: str, since_s: float) -> bool:
+        """Whether the member has given any sign of life since; KeyError if there is no such member."""
+        standing = self.router.members[name]
+        return max(standing.heard_s, standing.answered_s) >= since_s
+
+    def probe(self, name: str) -> None:
+        """Ask a member how it is, now, unless it is being asked already."""
+        if name not in self._asking:
+            task = asyncio.create_task(self._probe(name))
+            self._probes.add(task)
+            task.add_done_callback(self._probes.discard)
+
+    async def _probe(self, name: str) -> None:
+        with contextlib.suppress(KeyError):  # forgotten meanwhile
+            await self.poll(name)
 
     def drain(self, name: str) -> None:
         """KeyError if there is no such member."""

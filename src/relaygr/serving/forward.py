@@ -16,6 +16,7 @@ from relaygr.serving.errors import HttpError
 from relaygr.serving.fleet import Fleet
 from relaygr.serving.laps import EPOCH, MOVED, OWNER, admitted, path_of, refused_as_safe
 from relaygr.serving.links import Answer, AwayError, Letter
+from relaygr.serving.silence import Silence
 
 # A request that was on its way to two members who went away may be why they did.
 _LOSSES_MAX = 2
@@ -34,7 +35,7 @@ class Errand:
         key: of its user; None for a request of no user, or of one that cannot be told.
         hint: the member that the client names.
         repeatable: doing it twice is as good as once.
-        timeout_s: longest wait for an answer; None is for ever.
+        timeout_s: longest wait for an answer, all members together; None is for ever.
     """
 
     letter: Letter
@@ -47,9 +48,14 @@ class Errand:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """The member is this process; `Router.done` must be told when the request has ended."""
+    """The member is this process; `Router.done` must be told when the request has ended.
+
+    Attributes:
+        until_s: when the answer is due, by the event loop's clock, where others have had a part of its time.
+    """
 
     route: Route
+    until_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,7 @@ class Forwarder:
         if route.member == self._self:
             return Here(route)
         try:
-            answer = await self._deliver(route, errand, gone)
+            answer = await self._deliver(route, errand, gone, _until_s(errand), leave=True)
         except AwayError as error:
             return Dropped("load" if error.busy else "no_instance", self._router.epoch)
         if _not_ready(answer):
@@ -100,19 +106,21 @@ class Forwarder:
 
         Raises:
             NotReadyError: nobody is left.
-            HttpError: 502, a member went away with a request that must not be repeated.
+            DeadlineError: there was no answer in time.
+            HttpError: 502, a member went away with a request that must not be repeated, or kept it too long.
             CancelledError: `gone` was done first.
         """
-        pick, losses = self._picker(errand), 0
+        pick, losses, until_s = self._picker(errand), 0, _until_s(errand)
         away: list[str] = []
         while True:
             route = pick(away)
             if isinstance(route, Refused):
                 raise NotReadyError("no instance is ready")
             if route.member == self._self:
-                return Here(route)
+                return Here(route, until_s if away else None)
+            leave = errand.repeatable and losses + 1 < _LOSSES_MAX and self._another(route.member, away)
             try:
-                answer = await self._deliver(route, errand, gone)
+                answer = await self._deliver(route, errand, gone, until_s, leave=leave)
             except AwayError as error:
                 losses += error.sent
                 if error.sent and (not errand.repeatable or losses >= _LOSSES_MAX):
@@ -136,7 +144,7 @@ class Forwarder:
         """
         names = [one.member.id for one in self._router.members if one.serves and one.member.id != self._self]
         found = await asyncio.gather(
-            *(self._send(Route(name, self._router.epoch), errand, gone) for name in names),
+            *(self._send(Route(name, self._router.epoch), errand, gone, _until_s(errand)) for name in names),
             return_exceptions=True,
         )
         answers: list[Answer] = []
@@ -161,7 +169,20 @@ class Forwarder:
             return lambda away: router.route_rank(key, errand.hint, now_s(), away)
         return lambda away: router.route_other(key, now_s(), away)
 
-    async def _deliver(self, route: Route, errand: Errand, gone: asyncio.Future[None]) -> Answer:
+    def _another(self, name: str, away: Collection[str]) -> bool:
+        return any(
+            one.takes and one.member.id != name and one.member.id not in away for one in self._router.members
+        )
+
+    async def _deliver(
+        self,
+        route: Route,
+        errand: Errand,
+        gone: asyncio.Future[None],
+        until_s: float | None,
+        *,
+        leave: bool,
+    ) -> Answer:
         """To the member of the route; if the connection broke, once more, where that does no harm.
 
         A kept connection may be closed just as it is used, which tells nothing about the member.
@@ -169,13 +190,14 @@ class Forwarder:
         awaited = False
         try:
             try:
-                answer = await self._send(route, errand, gone)
+                answer = await self._send(route, errand, gone, until_s, leave=leave)
                 awaited = errand.lap is Lap.PREFIX and admitted(answer.status, answer.body)
                 return answer
             except AwayError as error:
-                if not (error.sent and errand.repeatable) or not self._router.members[route.member].serves:
+                once = error.silent or not (error.sent and errand.repeatable)
+                if once or not self._router.members[route.member].serves:
                     raise
-            return await self._send(route, errand, gone)
+            return await self._send(route, errand, gone, until_s, leave=leave)
         except AwayError as error:
             self._fleet.miss(route.member, error)
             raise
@@ -185,35 +207,60 @@ class Forwarder:
             else:
                 self._router.done(route.member)
 
-    async def _send(self, route: Route, errand: Errand, gone: asyncio.Future[None]) -> Answer:
-        """One try; given up when the client is gone, or the member is down and another can do it."""
+    async def _send(
+        self,
+        route: Route,
+        errand: Errand,
+        gone: asyncio.Future[None],
+        until_s: float | None,
+        *,
+        leave: bool = False,
+    ) -> Answer:
+        """One try; given up when the client is gone or the member is down, or its time is over.
+
+        Args:
+            leave: give it up sooner where the member gives no sign of life.
+        """
         name, fleet = route.member, self._fleet
         more = {OWNER: name, EPOCH: str(route.epoch)}
         if route.moved:
             more[MOVED] = "1"
-        ends = [gone, fleet.fall(name)] if errand.repeatable else [gone]
+        ends, silence = (gone, fleet.fall(name)), None
         try:
             # In this task and not in one of its own: every turn of the event loop counts here.
-            async with asyncio.timeout(errand.timeout_s) as limit:
+            async with asyncio.timeout_at(until_s) as limit:
 
-                def stop(_: asyncio.Future[None]) -> None:
+                def stop(_: object = None) -> None:
                     # The answer may have come in the same turn.
                     with contextlib.suppress(RuntimeError):
                         limit.reschedule(0.0)
 
                 for end in ends:
                     end.add_done_callback(stop)
+                if leave:
+                    silence = Silence(fleet, name, until_s, stop)
                 try:
-                    return await fleet.links.send(name, fleet.url(name), errand.letter, more)
+                    answer = await fleet.links.send(name, fleet.url(name), errand.letter, more)
+                    fleet.answered(name)
+                    return answer
                 finally:
                     for end in ends:
                         end.remove_done_callback(stop)
+                    if silence is not None:
+                        silence.end()
         except TimeoutError as error:
             if gone.done():
                 raise CancelledError("the client disconnected") from error
-            if errand.repeatable and ends[1].done():
+            if ends[1].done():
                 raise AwayError(name, "down", refused=False, sent=True) from error
-            raise DeadlineError(f"no answer within {errand.timeout_s:g} s") from error
+            away = AwayError(name, "no sign of life", refused=False, sent=True, silent=True)
+            if silence is not None and silence.certain:
+                raise away from error
+            fleet.miss(name, away)
+            said = f"no answer within {errand.timeout_s:g} s"
+            if not errand.repeatable:
+                raise _lost(AwayError(name, said, refused=False, sent=True)) from error
+            raise DeadlineError(said) from error
 
     def _count(self, errand: Errand, route: Route, answer: Answer) -> None:
         """What the router expected of the cache, and what became of it."""
@@ -244,6 +291,11 @@ def _not_ready(answer: Answer) -> bool:
         return True
     # The inference protocol has no codes.
     return found.startswith("the service is ") if isinstance(found, str) else found.code == "not_ready"
+
+
+def _until_s(errand: Errand) -> float | None:
+    """When the answer is due, by the event loop's clock."""
+    return None if errand.timeout_s is None else asyncio.get_running_loop().time() + errand.timeout_s
 
 
 def _lost(error: AwayError) -> HttpError:

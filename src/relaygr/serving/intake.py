@@ -11,10 +11,11 @@ from relaygr.relay.route import Lap
 from relaygr.serving.auth import Gatekeeper
 from relaygr.serving.exchange import read_body
 from relaygr.serving.forward import Errand
-from relaygr.serving.laps import EPOCH, HOP, MOVED, OWNER, SESSION, Keys, Kind
+from relaygr.serving.laps import EPOCH, HOP, MOVED, OWNER, SESSION, Keys, Kind, asked_ms
 from relaygr.serving.links import letter
 
-# Over the longest deadline, for an instance that answers late that it was late.
+# Over a request's own deadline, and over the longest one: an instance may itself answer that it is late.
+_MARGIN_S = 0.1
 _PATIENCE_S = 10.0
 # Set anew for every member, or not at all: what a client says of them counts only here.
 _OURS = (OWNER, EPOCH, MOVED)
@@ -25,7 +26,8 @@ class Intake:
 
     def __init__(self, config: Config, gatekeeper: Gatekeeper) -> None:
         self._settings, self._gatekeeper, self._keys = config.serving, gatekeeper, Keys(gatekeeper)
-        self._timeout_s = config.scheduler.deadline_max_ms / 1000 + _PATIENCE_S
+        self._longest_ms = config.scheduler.deadline_max_ms
+        self._generation_ms = config.generator.deadline_max_ms
 
     def tenant(self, headers: Headers) -> str:
         """Who sent these headers; empty for somebody whom an instance is to refuse."""
@@ -54,5 +56,15 @@ class Intake:
             None if whose is None else whose.key,
             headers.get(OWNER) or None,
             kind.repeatable or (whose is not None and whose.repeatable),
-            None if kind.lap is None else self._timeout_s,
+            self._timeout_s(kind, headers, body),
         )
+
+    def _timeout_s(self, kind: Kind, headers: Headers, body: bytes) -> float | None:
+        """The request's own deadline; where it names none that an instance takes, the longest there is."""
+        if kind.lap is None:
+            return None
+        longest_ms = self._generation_ms if kind.route == "/v1/generate" else self._longest_ms
+        asked = asked_ms(kind, headers, body)
+        if asked is not None and 0 < asked <= longest_ms:
+            return asked / 1000 + _MARGIN_S
+        return longest_ms / 1000 + _PATIENCE_S

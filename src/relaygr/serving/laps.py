@@ -70,6 +70,8 @@ _BODIES = {
 _STATE = Kind("/v1/users/{user:name}/state", Lap.OTHER)
 _PROFILE = Kind("/v1/users/{user:name}/profile", Lap.OTHER)
 _DELETE = Kind("/v1/users/{user:name}", Lap.OTHER, everyone=True)
+_TIMED = frozenset(("/v1/rank", "/v1/prefix", "/v1/generate", "/v1/slate"))
+_DEADLINE, _TIMEOUT = b'"deadline_ms"', b'"timeout"'
 _INFERENCE = Kind("/v2/models/{name}/infer", Lap.RANK)
 
 
@@ -133,8 +135,38 @@ class Keys:
         return Whose(session_key(tenant, _user.decode(body).user))
 
 
+def asked_ms(kind: Kind, headers: Headers, body: bytes) -> float | None:
+    """The deadline that a request names; None if it names none, or not as it should."""
+    try:
+        if kind is _INFERENCE:
+            if _TIMEOUT not in body:
+                return None
+            length = headers.get(_HEADER_LENGTH)
+            head = body if length is None else body[: int(length)]
+            timeout_us = _timed.decode(head).parameters.timeout
+            return None if timeout_us is None else timeout_us / 1000
+        # Looking for the word is much cheaper than reading the body.
+        if kind.route not in _TIMED or _DEADLINE not in body:
+            return None
+        return _due.decode(body).deadline_ms
+    except (msgspec.MsgspecError, RecursionError, ValueError, OverflowError):
+        return None
+
+
 class _User(msgspec.Struct):
     user: str
+
+
+class _Due(msgspec.Struct):
+    deadline_ms: float | None = None
+
+
+class _Parameters(msgspec.Struct, frozen=True):
+    timeout: int | None = None
+
+
+class _Timed(msgspec.Struct):
+    parameters: _Parameters = _Parameters()
 
 
 class _Events(msgspec.Struct):
@@ -173,6 +205,8 @@ class _Ranked(msgspec.Struct):
 
 
 _user = msgspec.json.Decoder(_User)
+_due = msgspec.json.Decoder(_Due)
+_timed = msgspec.json.Decoder(_Timed)
 _events = msgspec.json.Decoder(_Events)
 _inputs = msgspec.json.Decoder(_Inputs)
 _named = msgspec.json.Decoder(_Named)

@@ -35,11 +35,21 @@ class AwayError(RelayError):
         refused: nothing listens there.
         sent: it may have received the request, and done it.
         busy: it lives and has no room, which says nothing about the next request.
+        silent: it was given up, not broken: it may only be slow.
     """
 
-    def __init__(self, member: str, reason: str, *, refused: bool, sent: bool, busy: bool = False) -> None:
+    def __init__(
+        self,
+        member: str,
+        reason: str,
+        *,
+        refused: bool,
+        sent: bool,
+        busy: bool = False,
+        silent: bool = False,
+    ) -> None:
         super().__init__(f"{member}: {reason}")
-        self.refused, self.sent, self.busy = refused, sent, busy
+        self.refused, self.sent, self.busy, self.silent = refused, sent, busy, silent
 
 
 @dataclass(frozen=True, slots=True)

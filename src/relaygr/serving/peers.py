@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 from prometheus_client import CollectorRegistry
@@ -10,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from relaygr.config.settings import Config
-from relaygr.core.errors import NotReadyError, RelayError
+from relaygr.core.errors import DeadlineError, NotReadyError, RelayError
 from relaygr.relay.route import Lap, Route
 from relaygr.serving.auth import Gatekeeper
 from relaygr.serving.errors import problem
@@ -134,14 +135,15 @@ class _Visit:
             return passed_on(found, self._kind)
         if isinstance(found, Dropped):
             return dropped(found, body, self._id)
-        await self._here(found.route if found is not None else None, errand.key, heard)
+        if found is None:
+            await self._app(self._scope, heard, self._send)
+        else:
+            await self._here(found, errand.key, heard)
         return None
 
-    async def _here(self, route: Route | None, key: str | None, heard: Receive) -> None:
+    async def _here(self, found: Here, key: str | None, heard: Receive) -> None:
         """By this member's own application."""
-        if route is None:
-            await self._app(self._scope, heard, self._send)
-            return
+        route = found.route
         added = relay_headers(route.member, route.epoch) if self._kind.lap in LAPS else []
         status, awaited = 0, False
 
@@ -150,13 +152,20 @@ class _Visit:
             if message["type"] == "http.response.start":
                 status = int(message["status"])
                 message["headers"] = [*message["headers"], *added]
+                with contextlib.suppress(RuntimeError):  # its time may be over in the same turn
+                    limit.reschedule(None)
             elif self._kind.lap is Lap.PREFIX:
                 awaited = admitted(status, message.get("body", b""))
             await self._send(message)
 
-        fleet = self._peers.fleet
+        fleet, limit = self._peers.fleet, asyncio.timeout_at(found.until_s)
         try:
-            await self._app(self._routed(route), heard, send)
+            async with limit:
+                await self._app(self._routed(route), heard, send)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise DeadlineError("no answer in time, neither elsewhere nor here") from error
         finally:
             if awaited and key is not None:
                 fleet.router.admitted(key, route.member, fleet.now_s())

@@ -199,8 +199,8 @@ class Slates(Struct, frozen=True, kw_only=True):
             by reason; relaxed: rules that were given up; refused: by reason.
         timeouts: of the last minute, lists whose time ran out before the last stage.
         outcomes: of lists of the ranker that serves, as far as they count; inflation: what was promised for
-            those lists by what they were worth, null without any; inflation_alarm: that is above 1.05, of
-            enough lists.
+            those lists by what they were worth, null without any or where that is 0 or less;
+            inflation_alarm: the promises of enough lists are above their worth by more than 5 % of its size.
         drift_feature: of the step model, the one that moved most since the first lists; drift: how far, in
             standard deviations; null before there are lists.
     """

@@ -42,7 +42,7 @@ def event_of(entry: Entry) -> StreamEvent:
     fields = entry.fields
     for name in fields:
         if name not in FIELDS:
-            raise RequestError(name[:_SHOWN_BYTES], f"is none of {', '.join(sorted(FIELDS))}")
+            raise RequestError(_shown(name), f"is none of {', '.join(sorted(FIELDS))}")
     for name in ("user", "item", "timestamp"):
         if name not in fields:
             raise RequestError(name, "is missing")
@@ -54,6 +54,11 @@ def event_of(entry: Entry) -> StreamEvent:
         _number("actions", fields["actions"], 0, _INT64 - 1) if "actions" in fields else 1,
         _text("key", fields["key"]) if "key" in fields else None,
     )
+
+
+def _shown(name: str) -> str:
+    """A field's name for people: short, and text whatever it was."""
+    return name.encode(errors="surrogateescape")[:_SHOWN_BYTES].decode(errors="backslashreplace")
 
 
 def _text(field: str, value: bytes) -> str:

@@ -21,7 +21,7 @@ class Entry:
 
     Attributes:
         offset: its place, in [0, 2^128); rises along the stream.
-        fields: as the producer sent them.
+        fields: as the producer sent them; of names that are no UTF-8, such bytes are surrogate escapes.
     """
 
     stream: str
@@ -55,7 +55,8 @@ class EventStream(Protocol):
     (Kafka) has all of this: the group's assignment, committed offsets, an offset for each entry.
 
     Every method raises OverloadError where the server cannot be reached, and BackendError, which names the
-    server, where it refuses; both may be tried again.
+    server, where it refuses; both may be tried again. A stream that alone is refused is assigned as well, and
+    the error is that of its `read`.
     """
 
     @property
@@ -88,7 +89,7 @@ class EventStream(Protocol):
         """Keep `entry` with `reason` where somebody may look at it, and acknowledge it: both or neither."""
 
     async def lag(self) -> tuple[Lag, ...]:
-        """Of every stream of the group."""
+        """Of every stream of the group that can be asked, one at least."""
 
     async def close(self) -> None:
         """Release everything and leave; again, a no-op. Raises nothing of an unreachable server."""

@@ -7,8 +7,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
-from itertools import islice
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from relaygr.config.stream import StreamConfig
@@ -29,7 +28,10 @@ log = logging.getLogger("relaygr.data")
 _RETRY_MS = 1000.0
 _LEAST_VERSION = 7
 _FORGET_MS = 86_400_000
-_FIELDS_MAX = 64  # of a dead letter; a script cannot take any number of them
+_READ_BYTES = 16 << 20  # of one read, where it is more than one entry
+# Of a dead letter; a script cannot take any number of fields.
+_FIELDS_MAX = 64
+_PART_BYTES, _LETTER_BYTES = 1024, 8192
 
 
 class RedisStream(EventStream):
@@ -53,6 +55,7 @@ class RedisStream(EventStream):
         self._name, self._settings = f"the event stream at {place}", settings
         self._redis_error, self._response = redis.RedisError, redis.exceptions.ResponseError
         self._no_script = redis.exceptions.NoScriptError
+        self._timed_out = redis.exceptions.TimeoutError
         self._unreachable = (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError)
         wait_s = settings.timeout_ms / 1000
         try:
@@ -74,6 +77,8 @@ class RedisStream(EventStream):
         self._made: set[str] = set()
         # What was read and not acknowledged; None where nobody knows what was read before.
         self._unsettled: dict[str, set[int] | None] = {}
+        # Entries of the next read: fewer after one that was too large.
+        self._batch = dict.fromkeys(settings.streams, settings.batch)
         self._trimmed = dict.fromkeys(settings.streams, 0)
         self._gaps = dict.fromkeys(settings.streams, 0)
 
@@ -90,7 +95,9 @@ class RedisStream(EventStream):
             )
             ours = frozenset(self.streams[int(place) - 1] for place in places)
             for stream in ours - self._made:
-                await self._make_group(stream, self._begin)
+                # One stream that cannot be read must not hide the others; its read says what is wrong.
+                with suppress(self._response):
+                    await self._make_group(stream, self._begin)
         for stream in ours:
             self._unsettled.setdefault(stream, None)
         return ours
@@ -107,7 +114,11 @@ class RedisStream(EventStream):
         before, self._unsettled[stream] = self._unsettled[stream], None
         again = before is None or bool(before)
         with self._named_errors():
-            kind, *found = await self._read(stream, again)
+            try:
+                kind, *found = await self._read(stream, again)
+            except self._timed_out:
+                self._batch[stream] = max(self._batch[stream] // 2, 1)
+                raise
             if kind == b"none":
                 if again:
                     await self._script(TIDY, [stream], [settings.group, self._consumer, _FORGET_MS])
@@ -117,13 +128,14 @@ class RedisStream(EventStream):
         if kind == b"lost":
             del self._unsettled[stream]
             raise StreamLostError(f"{self._name}: {stream} is another consumer's")
-        entries, removed = found
+        entries, removed, cut = found
+        self._batch[stream] = len(entries) if cut else min(self._batch[stream] * 2, settings.batch)
         if removed:
             self._trimmed[stream] += len(removed)
             log.warning("%s: %d entries of %s were removed unread", self._name, len(removed), stream)
         got = [Entry(stream, parse_offset(identity.decode()), _fields(pairs)) for identity, pairs in entries]
         # Of what was read before there may be more behind these.
-        self._unsettled[stream] = None if again else {entry.offset for entry in got}
+        self._unsettled[stream] = None if again or cut else {entry.offset for entry in got}
         return got
 
     async def acknowledge(self, stream: str, offsets: Sequence[int]) -> None:
@@ -135,11 +147,12 @@ class RedisStream(EventStream):
 
     async def reject(self, entry: Entry, reason: str) -> None:
         settings, identity = self._settings, format_offset(entry.offset)
-        letter: list[bytes | str] = ["dead.stream", entry.stream, "dead.id", identity, "dead.error", reason]
-        if len(entry.fields) > _FIELDS_MAX:
-            letter += ["dead.fields", str(len(entry.fields))]
-        for name, value in islice(entry.fields.items(), _FIELDS_MAX):
-            letter += [name.encode(errors="surrogateescape"), value]
+        error = reason.encode(errors="backslashreplace")[:_PART_BYTES]
+        letter: list[bytes | str] = ["dead.stream", entry.stream, "dead.id", identity, "dead.error", error]
+        kept, size = _kept(entry)
+        if sum(map(len, kept)) < size:
+            letter += ["dead.fields", str(len(entry.fields)), "dead.bytes", str(size)]
+        letter += kept
         with self._named_errors():
             await self._script(
                 REJECT,
@@ -149,16 +162,23 @@ class RedisStream(EventStream):
         self._settle(entry.stream, [entry.offset])
 
     async def lag(self) -> tuple[Lag, ...]:
-        found = []
+        found: list[Lag] = []
         with self._named_errors():
+            wrong: Exception | None = None
             for stream in self.streams:
-                answer = await self._script(LAG, [stream], [self._settings.group, self._begin])
+                try:
+                    answer = await self._script(LAG, [stream], [self._settings.group, self._begin])
+                except self._response as error:
+                    wrong = error
+                    continue
                 pending, unread, length, age_ms, gap = map(int, answer)
                 if stream in self._unsettled:
                     self._trimmed[stream] += max(gap - self._gaps[stream], 0)
                 self._gaps[stream] = gap
                 entries = pending + (length if unread < 0 else unread - gap)
                 found.append(Lag(stream, entries, age_ms / 1000, self._trimmed[stream]))
+            if wrong and not found:
+                raise wrong
         return tuple(found)
 
     async def close(self) -> None:
@@ -208,17 +228,18 @@ class RedisStream(EventStream):
         settings = self._settings
         keys = [stream, self._lease(stream)]
         arguments: list[bytes | str | int] = [
-            *(self._token, settings.claim_idle_ms, settings.group, self._consumer, settings.batch),
-            int(again),
+            *(self._token, settings.claim_idle_ms, settings.group, self._consumer, self._batch[stream]),
+            *(int(again), _READ_BYTES),
         ]
         try:
             return list(await self._script(READ, keys, arguments))
         except self._response as error:
             if "NOGROUP" not in str(error):
                 raise
-        # Its server began anew or somebody removed it: whatever is there is read, what was done is known.
-        log.warning("%s: the group of %s was gone and is made again", self._name, stream)
-        await self._make_group(stream, "0")
+        if stream in self._made:
+            # Its server began anew or somebody removed it: whatever is there is read, what was done is known.
+            log.warning("%s: the group of %s was gone and is made again", self._name, stream)
+        await self._make_group(stream, "0" if stream in self._made else self._begin)
         return list(await self._script(READ, keys, arguments))
 
     async def _script(self, script: str, keys: Sequence[str], arguments: Sequence[bytes | str | int]) -> Any:
@@ -230,6 +251,20 @@ class RedisStream(EventStream):
 
     def _named_errors(self) -> AbstractContextManager[None]:
         return named_errors(self._name, self._unreachable, self._redis_error)
+
+
+def _kept(entry: Entry) -> tuple[list[bytes], int]:
+    """Names and values as a dead letter has them, and the bytes of all there are."""
+    kept: list[bytes] = []
+    size, room = 0, _LETTER_BYTES
+    for name, value in entry.fields.items():
+        parts = (name.encode(errors="surrogateescape"), value)
+        size += sum(map(len, parts))
+        if len(kept) < 2 * _FIELDS_MAX and room:
+            for part in parts:
+                kept.append(part[: min(_PART_BYTES, room)])
+                room -= len(kept[-1])
+    return kept, size
 
 
 def _fields(pairs: Sequence[bytes]) -> dict[str, bytes]:

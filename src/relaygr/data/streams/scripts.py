@@ -2,8 +2,9 @@
 
 # A lease says whose stream it is. KEYS: set of consumers, then a lease for each stream. ARGV: our token,
 # milliseconds after which a consumer counts as dead. Answers the places, from 1, of the streams we are to
-# read: no more than an even share; what we hold beyond it stays ours until it is released.
-ASSIGN = """
+# read: no more than an even share; what we hold beyond it stays ours until it is released. A full server
+# keeps leases as well.
+ASSIGN = """#!lua flags=allow-oom
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[1], now, ARGV[1])
@@ -35,21 +36,31 @@ return 0
 """
 
 # KEYS: stream, lease. ARGV: our token, its milliseconds, group, consumer, most entries, 1 where some may have
-# been read before. Answers what there is: 'lost'; 'entries', them, the ids of those that were removed;
-# 'none', the last id of the stream. A consumer that lost its lease while it was paused reads nothing.
+# been read before, most bytes. Answers what there is: 'lost'; 'entries', them, the ids of those that were
+# removed, 1 where more were read than the bytes allow, which are to be read again; 'none', the last id of the
+# stream. A consumer that lost its lease while it was paused reads nothing.
 READ = """
+local function answer(entries, removed)
+  local kept, room = {}, tonumber(ARGV[7])
+  for at, entry in ipairs(entries) do
+    for _, part in ipairs(entry[2]) do room = room - #part end
+    if room < 0 and at > 1 then return {'entries', kept, removed, 1} end
+    kept[at] = entry
+  end
+  return {'entries', kept, removed, 0}
+end
 if redis.call('GET', KEYS[2]) ~= ARGV[1] then return {'lost'} end
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
 if ARGV[6] == '1' then
   local cursor = '0-0'
   repeat
     local found = redis.call('XAUTOCLAIM', KEYS[1], ARGV[3], ARGV[4], 0, cursor, 'COUNT', ARGV[5])
-    if #found[2] > 0 or #found[3] > 0 then return {'entries', found[2], found[3]} end
+    if #found[2] > 0 or #found[3] > 0 then return answer(found[2], found[3]) end
     cursor = found[1]
   until cursor == '0-0'
 end
 local found = redis.call('XREADGROUP', 'GROUP', ARGV[3], ARGV[4], 'COUNT', ARGV[5], 'STREAMS', KEYS[1], '>')
-if found then return {'entries', found[1][2], {}} end
+if found then return answer(found[1][2], {}) end
 local info = redis.call('XINFO', 'STREAM', KEYS[1])
 for at = 1, #info, 2 do
   if info[at] == 'last-generated-id' then return {'none', info[at + 1]} end

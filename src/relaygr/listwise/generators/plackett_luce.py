@@ -91,10 +91,12 @@ class PlackettLuce:
         value = np.broadcast_to(scene.value, mask.shape)
         if scene.walk.priced:
             value = value - scene.walk.price(marks, t)
-        logits = np.where(mask, scale_of(scene, self.relevance)(value) / self.temperature, -np.inf)
+        logits = np.where(mask, scale_of(scene, self.relevance)(value), -np.inf)
         open_rows = mask.any(axis=1)  # the others have no next pick, and no logarithm of anything
         some = logits[open_rows]
-        some = some - some.max(axis=1, keepdims=True)
+        # A quotient may overflow: that of the best one must not, or there is no probability at all.
+        with np.errstate(over="ignore"):
+            some = (some - some.max(axis=1, keepdims=True)) / self.temperature
         logits[open_rows] = some - np.log(np.exp(some).sum(axis=1, keepdims=True))
         return logits, mask
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from relaygr.listwise.rules.automaton import Automaton
 
 class BlockedPairs(Automaton):
     """State: the candidates that are out because of a partner. bool [B, C]
+
+    Values of candidates that matter are known by their place among all such, from 0; memory is linear in
+    pairs and candidates.
 
     Args:
         values: int64 [C], ids or attribute values.
@@ -31,26 +35,42 @@ class BlockedPairs(Automaton):
         pins: Sequence[tuple[int, int]] = (),
     ) -> None:
         super().__init__(name, length)
-        known = np.unique(pairs)
-        place = np.searchsorted(known, values).clip(max=len(known) - 1)
-        hit: Bool = np.equal(known[place], values)
+        gone = np.isin(pairs, shown)
+        banned = np.concatenate([pairs[gone[:, 0], 1], pairs[gone[:, 1], 0]])
+        self._start: Bool = np.isin(values, banned)[None]
+        live = pairs[np.isin(pairs, values).all(axis=1)]
+        known = np.unique(np.concatenate([live.reshape(-1), values[self._start[0]]]))
+        self._known = len(known)
         # Row 0 is of candidates in no pair; row 1 + k of those that hold the value known[k].
-        self._row = np.where(hit, place + 1, 0)
-        left, right = np.searchsorted(known, pairs.T)
-        partners = np.zeros((len(known), len(known)), dtype=bool)
-        partners[left, right] = partners[right, left] = True
-        self._blocks = np.zeros((len(known) + 1, len(values)), dtype=bool)
-        self._blocks[1:] = partners[:, place] & hit
-        gone = np.flatnonzero(np.isin(known, shown))
-        banned: Bool = np.logical_or.reduce(partners[gone], axis=0)[place]
-        self._start: Bool = (banned & hit)[None]
-        self._partners = [frozenset(np.flatnonzero(row).tolist()) for row in partners]
-        self._pins = [(position, int(self._row[column])) for position, column in pins if hit[column]]
+        self._row: Int64 = np.zeros(len(values), dtype=np.int64)
+        if len(known):
+            place = np.searchsorted(known, values).clip(max=len(known) - 1)
+            self._row = np.where(known[place] == values, place + 1, 0)
+        left, right = np.searchsorted(known, live.T)
+        both = np.unique(np.concatenate([left * len(known) + right, right * len(known) + left]))
+        # Of each row: where its partners begin and end in `_tails`.
+        heads, self._tails = np.divmod(both, max(len(known), 1))
+        self._ends: Int64 = np.searchsorted(heads, np.arange(-1, len(known)), side="right")
+        self._begins = np.append(0, self._ends[:-1])
+        self._pins = [(p, int(self._row[column])) for p, column in pins if self._row[column]]
 
     @property
     def idle(self) -> bool:
         """Whether no list can break it."""
-        return not (self._blocks.any() or self._start.any())
+        return not (len(self._tails) or self._start.any())
+
+    @cached_property
+    def _partners(self) -> list[frozenset[int]]:
+        spans = zip(self._begins[1:].tolist(), self._ends[1:].tolist(), strict=True)
+        return [frozenset(self._tails[begin:end].tolist()) for begin, end in spans]
+
+    def _blocked(self, rows: Int64) -> Bool:
+        """Which candidates the partners of `rows` [n] are. [n, C]"""
+        out = np.zeros((len(rows), self._known + 1), dtype=bool)
+        for at, row in enumerate(rows.tolist()):
+            if row:
+                out[at, self._tails[self._begins[row] : self._ends[row]] + 1] = True
+        return out.take(self._row, axis=1)
 
     def init(self) -> Bool:
         return self._start
@@ -62,16 +82,21 @@ class BlockedPairs(Automaton):
         return state
 
     def step(self, state: Bool, t: int, parents: Int64, items: Int64) -> Bool:
-        banned: Bool = state[parents] | self._blocks[self._row[items]]
+        rows = self._row[items]
+        banned: Bool = state[parents]
+        if rows.any():
+            banned |= self._blocked(rows)
         return banned
 
     def can_finish(self, state: Bool, t: int, free: Bool) -> Bool | None:
         """Partners of what is pinned behind t must stay away."""
-        rows = [row for position, row in self._pins if position > t]
-        return ~np.logical_or.reduce(self._blocks[rows], axis=0)[None] if rows else None
+        rows = np.array([row for position, row in self._pins if position > t], dtype=np.int64)
+        return ~np.logical_or.reduce(self._blocked(rows), axis=0)[None] if len(rows) else None
 
     def crowd(self, within: Bool) -> int:
-        most = np.sort((self._blocks & within)[self._row].sum(axis=1))[::-1]
+        sizes = np.bincount(self._row[within], minlength=self._known + 1)
+        sums = np.append(0, np.cumsum(sizes[self._tails + 1]))
+        most = np.sort((sums[self._ends] - sums[self._begins])[self._row])[::-1]
         return int(most[: self.length].sum()) + int((self._start[0] & within).sum())
 
     def labels(self) -> Int64:

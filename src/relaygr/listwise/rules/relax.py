@@ -13,9 +13,9 @@ from relaygr.listwise.errors import InfeasibleError
 from relaygr.listwise.masks import Relaxation, never
 from relaygr.listwise.pool import Pool, Shown
 from relaygr.listwise.rules.compile import compile_rule
-from relaygr.listwise.rules.document import AnyRule, Relaxable, RuleDocument
+from relaygr.listwise.rules.document import AnyRule, Minimum, Relaxable, RuleDocument
 from relaygr.listwise.rules.effort import Effort
-from relaygr.listwise.rules.ground import Ground, open_ground
+from relaygr.listwise.rules.ground import Ground, among, open_ground
 from relaygr.listwise.rules.search import PAIR_NODES
 from relaygr.listwise.rules.walk import RuleWalk
 
@@ -37,10 +37,11 @@ def open_walk(
     leaves a list is removed; if none does, the length falls to the greatest for which there is one. Then each
     removed rule, the last first, is put back if a list still satisfies it: every rule that stays relaxed is
     violated by every list that satisfies the others. Once `late` says so, nothing is searched any more: rules
-    go that the pointwise list does not satisfy, and none comes back.
+    go that the pointwise list in hand does not satisfy, and the length falls to what that list fills.
 
     Raises:
-        InfeasibleError: nothing is eligible, or the list would be shorter and `allow_short` is false.
+        InfeasibleError: nothing is eligible, or the list would be shorter and `allow_short` is false, or no
+            list was found in time.
         RequestError: a rule names an attribute that is not there.
     """
     ground = open_ground(document, pool, length, shown)
@@ -56,6 +57,7 @@ class _Opening:
     nodes: int
     late: Callable[[], bool]
     hits: int = 0
+    cut: bool = False  # whether the clock ended anything
     grace: Effort = field(default_factory=lambda: Effort(GRACE_NODES))
     reasons: Effort = field(init=False)
 
@@ -80,6 +82,11 @@ class _Opening:
         walk.renew(self.document.lookahead_nodes, self.late)
         return walk
 
+    def _over(self) -> bool:
+        """Whether the time is over; whoever asks does less if so."""
+        self.cut = self.cut or self.late()
+        return self.cut
+
     def _relaxed(self, every: list[AnyRule], allow_short: bool) -> RuleWalk:
         order, full = _relaxable(every), self.ground
         walk, dropped = self._shortest_run(every, order)
@@ -90,7 +97,7 @@ class _Opening:
         given_up = list(order[:dropped])
         # The last one is known to be in the way, unless it was the length that made room.
         for rule in reversed(given_up if self.ground.length < full.length else given_up[:-1]):
-            if self.late():
+            if self._over():
                 break
             rest = [other for other in given_up if other is not rule]
             if (kept := self._try(_without(every, rest))) is not None:
@@ -107,7 +114,7 @@ class _Opening:
             if walk is not None:
                 tried = (least + most) // 2
             else:
-                tried, step = min(len(order) if self.late() else step, len(order)), step * 2
+                tried, step = min(len(order) if self._over() else step, len(order)), step * 2
             found = self._try(_without(every, order[:tried]), last=tried == len(order))
             if found is None:
                 least = tried + 1
@@ -116,12 +123,67 @@ class _Opening:
         return walk, most + 1 if walk is not None else len(order)
 
     def _shorter(self, rules: list[AnyRule]) -> RuleWalk:
-        for length in range(self.ground.length - 1, 0, -1):
-            self.ground = replace(self.ground, length=length)
-            if (walk := self._try(rules, last=True)) is not None:
-                return walk
-        self.ground = replace(self.ground, length=1)
-        raise InfeasibleError(*self._culprit(rules))
+        """The walk of the greatest length for which there is a list.
+
+        The start of a list satisfies what the list does, but for minimums of the whole list: lengths behind
+        the last position that those count are bisected, and the few before it are tried one by one.
+        """
+        minimums = [rule for rule in rules if isinstance(rule, Minimum) and not rule.price]
+        most = self.ground.length - 1
+        start = self._start(_without(rules, minimums), minimums) if most else np.zeros(0, dtype=np.int32)
+        walk: RuleWalk | None = None
+        least = len(start)  # that long a list is known
+        counted = max((rule.within or most for rule in minimums if rule.scope == "list"), default=0)
+        border = max(min(counted, most), least + 1)
+        low, high = border, most
+        while low <= high and not self._over():
+            length = (low + high + 1) // 2
+            if (found := self._at(length, rules)) is None:
+                high = length - 1
+            else:
+                walk, low = found, length + 1
+        for length in range(border - 1, least, -1):
+            if walk is not None or self._over():
+                break
+            walk = self._at(length, rules)
+        if walk is None and least:
+            self.ground = replace(self.ground, length=least)
+            walk = RuleWalk(self.ground, rules, effort=Effort(0, self.late), witness=start)
+        if walk is None:
+            self.ground = replace(self.ground, length=1)
+            raise InfeasibleError(*self._culprit(rules))
+        self.ground = replace(self.ground, length=walk.length)
+        return walk
+
+    def _at(self, length: int, rules: list[AnyRule]) -> RuleWalk | None:
+        self.ground = replace(self.ground, length=length)
+        return self._try(rules, last=True)
+
+    def _start(self, rules: list[AnyRule], minimums: list[Minimum]) -> Int32:
+        """The longest list that picking the best at every position brings, without a look ahead. [n]"""
+        walk = RuleWalk(self.ground, rules, minimums, effort=Effort(0))
+        marks, picks = walk.start(), list[int]()
+        while len(picks) < walk.length - 1:
+            mask = walk.unblocked(marks, len(picks))[0]
+            if not mask.any():
+                break
+            item = int(mask.argmax())
+            marks = walk.step(marks, len(picks), ROOT, np.array([item]))
+            picks.append(item)
+        for length in range(len(picks), 0, -1):
+            if all(self._holds(rule, picks[:length]) for rule in minimums):
+                return np.array(picks[:length], dtype=np.int32)
+        return np.zeros(0, dtype=np.int32)
+
+    def _holds(self, rule: Minimum, picks: list[int]) -> bool:
+        values, before, due = self.ground.candidates(rule.name, rule.attribute), 0, rule.within
+        if rule.scope == "feed":
+            assert due is not None
+            _, shown = self.ground.column(rule.name, rule.attribute)
+            before, due = int(among(shown[:due], rule.values).sum()), due - self.ground.offset
+            if not 0 < due <= len(picks):
+                return True  # it was due before this list, or it is due behind it
+        return before + int(among(values[picks[:due]], rule.values).sum()) >= rule.count
 
     def _try(self, rules: Sequence[AnyRule], last: bool = False) -> RuleWalk | None:
         """The walk of the rules if some list satisfies them, with such a list if one had to be made.
@@ -139,10 +201,14 @@ class _Opening:
             return walk
         if any(rule.lack(eligible) for rule in walk.hard):
             return None
-        picks = greedy_list(walk)
+        picks = greedy_list(walk, None if last else self._over)
         if len(picks) < length:
+            if self.cut and not last:
+                return None
             rescued = walk.rescue(picks, _by_rank(walk))
             self.hits += walk.budget_hits
+            if walk.budget_hits:
+                self._over()
             if effort is not self.grace:
                 self.nodes -= share - effort.nodes
             if rescued is None:
@@ -159,15 +225,31 @@ class _Opening:
         held = [rule for rule in every if rule not in given_up]
         effort = Effort(self.document.lookahead_nodes, self.late)
         final = RuleWalk(self.ground, held, given_up, effort=effort, witness=walk.witness)
-        shown = first_list(final)
+        shown: Int32 | None = greedy_list(final)
+        assert shown is not None
+        if len(shown) < final.length:
+            shown = final.rescue(shown, _by_rank(final))
+        else:
+            final.know_first(shown)
         positions = {} if shown is None else final.broken(shown)
+        # Not searched long enough: what the list in hand satisfies need not go.
+        kept = [] if shown is None else [rule for rule in given_up if rule.name not in positions]
+        if kept:
+            given_up = _without(given_up, kept)
+            held = [rule for rule in every if rule not in given_up]
+            final = RuleWalk(self.ground, held, given_up, effort=effort, witness=shown)
+            assert shown is not None
+            final.know_first(shown)
         log = [
             Relaxation(rule.name, positions.get(rule.name, -1), self._why(rule, held)) for rule in given_up
         ]
         if self.ground.length < self.asked:
             longer = replace(self.ground, length=self.ground.length + 1)
             lacks = [_lack(rule, longer) for rule in held] if longer.length <= full.length else []
-            reason = next((lack for lack in lacks if lack), f"no longer list satisfies {_names(held)}")
+            reason = f"no longer list satisfies {_names(held)}"
+            if self.cut:
+                reason = f"no longer list that satisfies {_names(held)} is found in time"
+            reason = next((lack for lack in lacks if lack), reason)
             if self.ground.length == full.length:
                 reason = f"{full.length} eligible candidates for {self.asked} positions"
             log.append(Relaxation("length", self.ground.length, reason))
@@ -179,10 +261,11 @@ class _Opening:
             return lack
         if not self.late() and (pair := self._other(rule, held)):
             return f"no list of {self.ground.length} satisfies it and {pair}"
-        found = "found" if self.hits else "there"
-        limit = ""
-        if self.hits:
-            limit = " in time" if self.late() else f" within {self.document.lookahead_nodes} nodes"
+        found, limit = "there", ""
+        if self.cut:
+            found, limit = "found", " in time"
+        elif self.hits:
+            found, limit = "found", f" within {self.document.lookahead_nodes} nodes"
         return f"no list of {self.ground.length} that satisfies it and {_names(held)} is {found}{limit}"
 
     def _other(self, rule: AnyRule, held: list[AnyRule]) -> str:
@@ -198,7 +281,10 @@ class _Opening:
         for rule in rules:
             if lack := _lack(rule, self.ground):
                 return rule.name, lack
-        return "length", f"no list of {self.ground.length} satisfies {_names(rules)}"
+        found = f"no list of {self.ground.length} satisfies {_names(rules)}"
+        if self.cut:
+            found = f"no list of {self.asked} or fewer that satisfies {_names(rules)} is found in time"
+        return "length", found
 
 
 def first_list(walk: RuleWalk) -> Int32 | None:
@@ -207,10 +293,12 @@ def first_list(walk: RuleWalk) -> Int32 | None:
     return picks if len(picks) == walk.length else walk.rescue(picks, _by_rank(walk))
 
 
-def greedy_list(walk: RuleWalk) -> Int32:
-    """The pointwise list under the walk's rules as far as it goes. [at most length]"""
+def greedy_list(walk: RuleWalk, over: Callable[[], bool] | None = None) -> Int32:
+    """The pointwise list under the walk's rules as far as it goes, or until `over`. [at most length]"""
     marks, picks = walk.start(), list[int]()
     for t in range(walk.length):
+        if over is not None and over():
+            break
         mask = walk.allowed(marks, t)[0]
         if not mask.any():
             break

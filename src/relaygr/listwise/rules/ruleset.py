@@ -10,7 +10,7 @@ import msgspec
 from relaygr.listwise.arrays import Float64, Int32, Int64
 from relaygr.listwise.masks import Relaxation, never, structural_violations
 from relaygr.listwise.pool import Pool, Shown
-from relaygr.listwise.rules.checker import Item, check
+from relaygr.listwise.rules.checker import Items, check_columns
 from relaygr.listwise.rules.document import AnyRule, RuleDocument
 from relaygr.listwise.rules.relax import open_walk
 from relaygr.listwise.rules.walk import RuleWalk
@@ -49,18 +49,14 @@ class RuleSet:
         if any(not 0 <= pick < len(pool) for pick in picks.tolist()):
             return wrong
         listed = _items(pool.ids[picks], {name: column[picks] for name, column in pool.attributes.items()})
-        before = [] if shown is None else _items(shown.ids, shown.attributes)
+        before = Items([], {}) if shown is None else _items(shown.ids, shown.attributes)
         excused = {entry.rule for entry in relaxed}
-        found = check(self.document, before, listed)
+        found = check_columns(self.document, before, listed)
         broken = [
             each for each in found if not each.soft and each.rule not in excused and each.rule != "list"
         ]
         return (*wrong, *map(str, broken))
 
 
-def _items(ids: Int64, attributes: Mapping[str, Int64]) -> list[Item]:
-    columns = {name: column.tolist() for name, column in attributes.items()}
-    return [
-        Item(item, {name: column[at] for name, column in columns.items()})
-        for at, item in enumerate(ids.tolist())
-    ]
+def _items(ids: Int64, attributes: Mapping[str, Int64]) -> Items:
+    return Items(ids.tolist(), {name: column.tolist() for name, column in attributes.items()})

@@ -79,7 +79,7 @@ class RuleWalk:
         return self._first
 
     def know_first(self, picks: Int32) -> None:
-        """Take over the list of the lowest allowed columns from whoever made it."""
+        """Take over the list of the lowest allowed columns from whoever made it, or one made in haste."""
         self._first = picks
 
     def count_hits(self, hits: int) -> None:
@@ -121,6 +121,13 @@ class RuleWalk:
 
     def allowed(self, marks: Marks, t: int) -> Bool:
         return self._wished(self._possible(marks, t), marks, t)
+
+    def unblocked(self, marks: Marks, t: int) -> Bool:
+        """`allowed` without any look ahead: what the past alone leaves. [B, C]"""
+        mask = self._ground.eligible & ~marks.picked
+        for rule, state in zip(self._hard, marks.rules, strict=False):
+            mask &= rule.mask(state, t)
+        return self._wished(mask, marks, t)
 
     def feasible(self, marks: Marks, t: int) -> Bool:
         """`allowed` less what no complete list can follow; exact up to nodes and time. [B, C]"""

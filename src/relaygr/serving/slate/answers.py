@@ -35,7 +35,7 @@ def slate_answer(
         stage_reached=result.stage_reached.value,
         fallback_reason=None if result.fallback_reason is None else result.fallback_reason.value,
         utility=result.utility,
-        unpriced=None if explanation is None else explanation.unpriced,
+        unpriced=result.unpriced,
         score=result.score,
         lower_bound=result.lower_bound,
         lists=[

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from relaygr.core.errors import NotReadyError, OverloadError, RelayError, RequestError
+from relaygr.core.errors import DeadlineError, NotReadyError, OverloadError, RelayError, RequestError
 from relaygr.engine.deadlines import deadline_ms
 from relaygr.engine.requests import RankResult
 from relaygr.engine.slate.maker import Made, Order, SlateMaker
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("relaygr.serving")
 
 _RETRY_MS = 50.0
+_LIST_SHARE = 0.9  # of the time that is left until the deadline; the rest is for the answer
 _FLUSH_S = 5.0  # that a stopping service waits for the disk of its log
 
 
@@ -82,7 +83,7 @@ class SlateDesk:
         """Rank and make a list; when `gone` returns first, the work is given up.
 
         Raises:
-            RelayError: as ranking does; RequestError as `SlateMaker`.
+            RelayError: as ranking does, its deadline included; RequestError as `SlateMaker`.
         """
         limits = self._config.scheduler
         whole_ms = deadline_ms(body.deadline_ms, limits.rank_deadline_ms, limits.deadline_max_ms)
@@ -213,13 +214,22 @@ class SlateDesk:
     async def _make(
         self, order: Order, ranked: RankResult, left_ms: float, gone: Gone | None
     ) -> tuple[Made, float, float]:
-        """The list, the seconds it waited for a thread, and those until it was made."""
+        """The list, the seconds it waited for a thread, and those until it was made.
+
+        Raises:
+            DeadlineError: there is no list by the deadline. A thread that is at it ends it, for nobody; one
+                that has not begun it never does.
+        """
         self._check_room()
-        queued_s, limit_ms = time.monotonic(), self.maker.config.budget_ms
-        budget_ms = min(limit_ms, left_ms) if limit_ms else left_ms
+        queued_s, limit_ms, left_s = time.monotonic(), self.maker.config.budget_ms, left_ms / 1e3
+        budget_ms = left_ms * _LIST_SHARE
+        if limit_ms:
+            budget_ms = min(limit_ms, budget_ms)
 
         def work() -> tuple[Made, float, float]:
             waited_s = time.monotonic() - queued_s
+            if waited_s >= left_s:  # the event loop was too busy to cancel it
+                raise DeadlineError("the deadline passed before a thread was free")
             made = self.maker.make(order, ranked, budget_ms - waited_s * 1e3)
             return made, waited_s, time.monotonic() - queued_s
 
@@ -230,7 +240,7 @@ class SlateDesk:
             self._waiting -= 1
             raise NotReadyError("the service is stopping") from error
         try:
-            return await answered(job, asyncio.wrap_future(job), gone)
+            return await answered(job, asyncio.wrap_future(job), gone, max(left_s, 0.0))
         finally:
             self._waiting -= 1
 
@@ -256,6 +266,8 @@ def _tell(made: Made) -> None:
     inner = result.shadow or result
     if inner.fallback_reason in (Reason.NAN, Reason.RULES, Reason.ERROR):
         log.warning("slates: the pointwise list is returned (%s): %s", inner.fallback_reason, inner.error)
+    for dropped in result.dropped[:1]:
+        log.warning("slates: a list of %s breaks a rule: %s", dropped.generator, "; ".join(dropped.broken))
     if result.unrestricted:
         log.info("slates: a list without the trust region, by %s", inner.generator)
     if result.shadow is not None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 REMEMBERED = 10_000  # lists whose outcome may still come
 WINDOW = 1_000  # outcomes of a group that count
 LEAST = 100  # outcomes below which a ratio alarms nobody
-ALARM = 1.05
+ALARM = 1.05  # of what lists were worth
 GROUPS = 256
 _CLASSES = ((1, "1"), (2, "2"), (3, "3-4"), (5, "5-8"), (9, "9+"))
 
@@ -51,13 +51,16 @@ class Inflation:
 
     @property
     def ratio(self) -> float | None:
-        """Promised by realised; None where the lists were worth nothing."""
+        """Promised by realised; None where the lists were worth nothing, or less."""
         return self.predicted / self.realised if self.realised > 0 else None
 
     @property
     def alarm(self) -> bool:
-        """Whether enough lists were worth clearly less than was promised."""
-        return self.outcomes >= LEAST and self.predicted > ALARM * self.realised
+        """Whether enough lists were worth less than was promised by clearly more than a small share of it.
+
+        Of positive worth that is a ratio above `ALARM`; worth of 0 and below has no ratio to go by.
+        """
+        return self.outcomes >= LEAST and self.predicted - self.realised > (ALARM - 1.0) * abs(self.realised)
 
 
 class InflationWatch:
@@ -72,7 +75,10 @@ class InflationWatch:
         self._outcomes: OrderedDict[Group, deque[tuple[float, float]]] = OrderedDict()
 
     def promise(self, name: ListName, group: Group, predicted: float, positions: int) -> None:
-        """A list of so many positions was returned; a later one of the same name takes its place."""
+        """A list of so many positions was returned; a later one of the same name takes its place.
+
+        `predicted` is what an outcome can be compared with: without the prices of soft rules.
+        """
         with self._lock:
             self._promised[name] = group, predicted, positions
             self._promised.move_to_end(name)

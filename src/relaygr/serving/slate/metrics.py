@@ -73,6 +73,7 @@ class SlateMetrics:
         self._timeouts = counter("timeouts_total", "Slates whose time ran out before the last stage")
         self._unrestricted = counter("unrestricted_total", "Slates without the trust region")
         self._lookahead = counter("lookahead_budget_total", "Exact searches that ran out of nodes or time")
+        self._dropped = counter("dropped_total", "Proposed lists that broke a rule", "generator")
         self._unknown = counter("unknown_items_total", "Candidates that the item table lacks")
         self._seconds = histogram("seconds", "Time by stage; `all` is the list layer", _SECONDS, "stage")
         self._distance = histogram("list_distance", "Mean distance of the items of a list", _SHARES)
@@ -80,7 +81,9 @@ class SlateMetrics:
         self._pool = histogram("pool_distance", "Mean distance of the lists that competed", _SHARES)
         self._feature = summed("feature", "Context of the picks, as the step model saw it", "feature")
         of_whom = ("generator", "top", "lists")
-        self._predicted = summed("predicted_utility", "Utility of lists whose outcome came", *of_whom)
+        self._predicted = summed(
+            "predicted_utility", "Unpriced utility of lists whose outcome came", *of_whom
+        )
         self._outcome = summed("outcome_utility", "What those lists turned out to be worth", *of_whom)
         self._explored = counter(
             "explored_total", "Requests that were to explore, by what became of it", "result"
@@ -113,6 +116,8 @@ class SlateMetrics:
             names.append(f"{_RECENT}timeout")
         self._unrestricted.labels(model).inc(result.unrestricted)
         self._lookahead.labels(model).inc(result.lookahead_budget)
+        for dropped in result.dropped:
+            self._dropped.labels(model, dropped.generator).inc()
         self._unknown.labels(model).inc(made.unknown)
         for stage, milliseconds in result.stage_ms.items():
             self._seconds.labels(model, str(stage)).observe(milliseconds / 1e3)
@@ -124,9 +129,9 @@ class SlateMetrics:
             self._explored.labels(model, result.exploration.value).inc()
         if not result.explored:
             self._lists_of(made, model)
-        if result.utility is not None and result.mode is Mode.ON:
+        if result.unpriced is not None and result.mode is Mode.ON:
             group = Group(model, result.generator, lists_class(len(result.pool)), result.explored)
-            self._inflation.promise(name, group, result.utility, len(result.items))
+            self._inflation.promise(name, group, result.unpriced, len(result.items))
 
     def rejected(self, error: RelayError) -> None:
         """A slate ended in an error."""

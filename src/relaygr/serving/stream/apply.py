@@ -62,6 +62,9 @@ class Applier:
                 placed = Placed(entry, self._event(entry))
             except RequestError as error:
                 await self._reject(entry, error)
+            except Exception as error:
+                log.exception("%s: not understood", _where(entry))
+                await self._reject(entry, RequestError("entry", f"not understood: {error!r:.200}"))
             else:
                 users.setdefault((placed.event.tenant, placed.event.user), []).append(placed)
         try:
@@ -123,11 +126,23 @@ class Applier:
                 self.counts.waiting -= 1
 
     async def _reject(self, entry: Entry, error: RequestError | HttpError) -> None:
-        where = f"stream {entry.stream}, entry {format_offset(entry.offset)}"
-        await self._stream.reject(entry, f"{where}: {error}")
+        where = _where(entry)
+        try:
+            await self._stream.reject(entry, f"{where}: {error}")
+        except RelayError:
+            raise
+        except Exception as wrong:
+            # The entry cannot be kept as it is; others are behind it.
+            log.exception("%s: cannot be kept", where)
+            bare = Entry(entry.stream, entry.offset, {})
+            await self._stream.reject(bare, f"{where}: cannot be kept: {type(wrong).__name__}")
         self.counts.results[entry.stream, "dead"] += 1
         # The value may be somebody's name; it stands in the dead letter.
         log.warning("%s: field %s is wrong, see %s", where, error.field, self._settings.dead_letter)
+
+
+def _where(entry: Entry) -> str:
+    return f"stream {entry.stream}, entry {format_offset(entry.offset)}"
 
 
 def pause_s(settings: StreamConfig, tries: int, error: RelayError) -> float:

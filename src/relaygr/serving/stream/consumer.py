@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 
 from relaygr.config.stream import StreamConfig
 from relaygr.core.errors import RelayError
 from relaygr.data.streams import EventStream, StreamLostError
 from relaygr.serving.stream.apply import Applier, pause_s
+from relaygr.serving.stream.counts import Told
 
 log = logging.getLogger("relaygr.serving")
 
@@ -55,7 +55,7 @@ class Consumer:
                 task.cancel()
             await asyncio.wait(tasks)
         self._readers.clear()
-        self.counts.state, self.counts.assigned = "stopped", frozenset()
+        self.counts.state, self.counts.leases = "stopped", {}
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._settings.timeout_ms / 1000):
                 await self._stream.close()
@@ -80,6 +80,7 @@ class Consumer:
             await asyncio.sleep(wait_s)
 
     async def _beat(self) -> None:
+        lease_s, asked_s = self._settings.claim_idle_ms / 1000, self.counts.clock.now_s()
         ours = await self._stream.assigned()
         for name, reader in list(self._readers.items()):
             if name not in ours:
@@ -91,10 +92,13 @@ class Consumer:
                     await self._stream.release(name)
         for name in ours - self._readers.keys():
             self._readers[name] = _Reader(name, self._stream, self._applier, self._settings)
-        self.counts.assigned = ours
-        if time.monotonic() >= self._lag_due_s:
-            self.counts.lag = await self._stream.lag()
-            self._lag_due_s = time.monotonic() + self._settings.lag_s
+        self.counts.leases = dict.fromkeys(ours, asked_s + lease_s)
+        asked_s = self.counts.clock.now_s()
+        if asked_s >= self._lag_due_s:
+            found = await self._stream.lag()
+            self._lag_due_s = asked_s + self._settings.lag_s
+            until_s = self._lag_due_s + lease_s
+            self.counts.lag |= {lag.stream: Told(lag, asked_s, until_s) for lag in found}
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self.counts.state = "stopped"
@@ -122,21 +126,32 @@ class _Reader:
             log.error("stream %s: failed with %s", self._name, type(error).__name__, exc_info=error)
 
     async def _run(self) -> None:
-        failures = 0
+        try:
+            await self._read()
+        finally:
+            self._applier.counts.failing.discard(self._name)
+
+    async def _read(self) -> None:
+        failures, counts = 0, self._applier.counts
         while not self._stopping:
             try:
+                asked_s = counts.clock.now_s()
                 entries = await self._stream.read(self._name)
+                counts.leases[self._name] = asked_s + self._settings.claim_idle_ms / 1000
                 self._applying = True
                 if entries:
                     await self._applier.apply(self._name, entries)
             except StreamLostError:
+                counts.leases.pop(self._name, None)
                 return
             except RelayError as error:
                 self._applying = False
                 if not failures:
                     log.warning("stream %s: %s: %s", self._name, type(error).__name__, error)
-                self._applier.counts.reconnects += 1
+                counts.failing.add(self._name)
+                counts.reconnects += 1
                 await asyncio.sleep(pause_s(self._settings, failures, error))
                 failures += 1
             else:
                 self._applying, failures = False, 0
+                counts.failing.discard(self._name)

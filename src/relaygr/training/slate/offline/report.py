@@ -14,6 +14,8 @@ from relaygr.training.slate.offline.coverage import PoolVariety, Variety
 from relaygr.training.slate.offline.quality import JudgeQuality
 from relaygr.training.slate.offline.relevance import RELABELLING, Relevance
 
+OUTCOMES = ("utility", "consumed")  # of a list: what it was worth; positions that users got to
+
 
 class Source(StrEnum):
     """What may be evidence for effects of lists."""
@@ -28,12 +30,12 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What lists of methods are worth by one source.
 
     Attributes:
-        metric: what was measured, `utility` for example.
+        metric: what was measured, one of `OUTCOMES`.
         means: of each method, in the comparison's order, the baseline first.
         inflation: what the selector said of its chosen lists over what the source says.
 
     Raises:
-        ConfigError: the metric reorders logged labels, which says nothing about lists.
+        ConfigError: the metric is another, as one that reorders logged labels and says nothing about lists.
     """
 
     source: Source
@@ -100,23 +102,21 @@ class SlateReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_evidence(metric: str) -> None:
-    """Refuse metrics of reordered labels: NDCG, MAP and their kind at any cut.
+    """Refuse all but what an outcome of a list gives.
+
+    NDCG, MAP, CTR after re-ranking and their kind have too many names to list.
 
     Raises:
         ConfigError: naming the metric.
     """
-    stem = metric.lower().partition("@")[0].strip()
-    if stem in (*RELABELLING, *_KIN):
+    if metric not in OUTCOMES:
         raise ConfigError(
             "metric",
-            f"{metric!r} moves logged labels to other positions; it belongs under relevance and is no "
-            "evidence for effects of lists",
+            f"{metric!r} is none of {', '.join(OUTCOMES)}, which outcomes of lists give; what moves logged "
+            "labels to other positions belongs under relevance and is no evidence for effects of lists",
         )
 
 
 def means(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
     """By method, in order."""
     return {name: float(value) for name, value in zip(names, values, strict=True)}
-
-
-_KIN = ("dcg", "mrr", "hr", "hit rate", "precision", "recall", "reranked clicks")
