@@ -95,7 +95,7 @@ def _explain(
             "had, and their logs say why. Those that Ray starts from now on are to load the new one, and may "
             "not start"
         )
-        if before is not None and before != model:
+        if before and before != model:
             say(f"to go back, deploy again with --model {before}")
     if silent or not shown:
         say(
