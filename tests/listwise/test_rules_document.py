@@ -247,3 +247,13 @@ def test_what_a_request_lacks_is_told_in_few_words() -> None:
     with pytest.raises(RequestError, match="rule 'r' needs it") as caught:
         rules.open(pool, np.zeros(3), 2)
     assert len(str(caught.value)) < 500
+
+
+def test_all_pairs_together_are_bounded() -> None:
+    pairs = [[at, at + 1] for at in range(10_000)]
+    rules = [{"kind": "pairs", "name": f"p{at}", "pairs": pairs} for at in range(6)]
+    assert (
+        len(RuleDocument(id="five").extended(parse_rules({"id": "a", "rules": rules[:5]}).rules).rules) == 5
+    )
+    with pytest.raises(ConfigError, match=r"^rules: 60000 pairs in all, limit 50000$"):
+        parse_rules({"id": "six", "rules": rules})

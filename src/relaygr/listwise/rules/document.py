@@ -16,6 +16,7 @@ from relaygr.listwise.pool import MISSING
 
 MAX_RULES = 64
 MAX_VALUES = 10_000
+MAX_PAIRS = 50_000  # of all rules together: every list is read for each of them
 MAX_NAME = 100  # characters of a name, an attribute or an id
 MAX_DOCUMENT_BYTES = 1 << 20
 _ID = Range(-(1 << 63), (1 << 63) - 1)
@@ -248,6 +249,9 @@ class RuleDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Range(0, 10_000_000).check("lookahead_nodes", self.lookahead_nodes)
         if len(self.rules) > MAX_RULES:
             raise ConfigError("rules", f"{len(self.rules)} rules, limit {MAX_RULES}")
+        pairs = sum(len(rule.pairs) for rule in self.rules if isinstance(rule, Pairs))
+        if pairs > MAX_PAIRS:
+            raise ConfigError("rules", f"{pairs} pairs in all, limit {MAX_PAIRS}")
         places: dict[str, int] = {}
         for at, rule in enumerate(self.rules):
             rule.check(f"rules[{at}]")
