@@ -18,7 +18,7 @@ from relaygr.relay.route import Refusal, Refused, Route, Spill
 NAMES, KEYS = "abcde", [f"u{number}" for number in range(12)]
 TTL_S = 5.0
 # Who cannot be on the own member for one of these reasons will go back to it.
-ELSEWHERE = (Spill.DOWN, Spill.DRAINING, Spill.MISMATCH)
+ELSEWHERE = (Spill.DOWN, Spill.REFUSED, Spill.DRAINING, Spill.MISMATCH)
 names, keys = st.sampled_from(NAMES), st.sampled_from(KEYS)
 
 
