@@ -8,27 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rule_cases import pool_of, rules_of
 
-from relaygr.listwise.pool import Head, Pool, Shown
-from relaygr.listwise.rules.document import parse_rules
-from relaygr.listwise.rules.ruleset import RuleSet
+from relaygr.listwise.pool import Shown
 
 SHOWN = 4096
-
-
-def pool_of(count: int, **attributes: Any) -> Pool:
-    return Pool(
-        ids=np.arange(count, dtype=np.int64),
-        heads=(Head("like"),),
-        outputs=np.linspace(1, 0, count, dtype=np.float32)[:, None],
-        attributes={name: np.asarray(column, dtype=np.int64) for name, column in attributes.items()},
-    )
-
-
-def rules_of(*rules: dict[str, Any]) -> RuleSet:
-    return RuleSet(
-        parse_rules({"id": "d", "rules": [{"name": f"r{at}", **one} for at, one in enumerate(rules)]})
-    )
 
 
 def shown_of(**attributes: Any) -> Shown:
