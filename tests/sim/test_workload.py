@@ -1,6 +1,7 @@
 """Loads are the same for every variant, rate and length, and have the laws they are said to have."""
 
 import dataclasses
+import itertools
 import math
 from statistics import NormalDist
 
@@ -20,8 +21,8 @@ def changed(traffic: Traffic, **values: object) -> Traffic:
 
 
 def test_equal_traffic_gives_equal_requests() -> None:
-    for regime in ("first_touch", "sessions", "popular"):
-        traffic = Traffic(regime=regime, users=50, spread=0.5)
+    for regime, even in itertools.product(("first_touch", "sessions", "popular"), (False, True)):
+        traffic = Traffic(regime=regime, users=50, spread=0.5, even=even)
         assert list(generate(traffic)) == list(generate(traffic))
         assert list(generate(traffic)) != list(generate(changed(traffic, seed=1)))
 
@@ -40,9 +41,13 @@ def test_length_moves_nothing_but_lengths() -> None:
 
 
 def test_rate_scales_the_arrivals_and_keeps_users_and_leads() -> None:
-    slow, fast = generate(Traffic(rate=10.0)), generate(Traffic(rate=40.0))
+    slow, fast = (generate(Traffic(rate=rate)) for rate in (10.0, 40.0))
     assert np.allclose(slow.time_s, 4 * fast.time_s)
     assert np.array_equal(slow.lead_s, fast.lead_s)
+    # Spread evenly are the waits until the next ranking is due, each with the same lead.
+    slow, fast = (generate(Traffic(rate=rate, even=True)) for rate in (10.0, 40.0))
+    assert np.allclose(np.diff(_due(slow)), 4 * np.diff(_due(fast)))
+    assert np.array_equal(slow.lead_s[_by_due(slow)], fast.lead_s[_by_due(fast)])
     first, second = generate(SESSIONS), generate(changed(SESSIONS, rate=80.0))
     gaps = [_gaps(load) for load in (first, second)]
     assert np.mean(gaps[0]) == pytest.approx(np.mean(gaps[1]), rel=0.05)
@@ -56,9 +61,35 @@ def test_offered_rate_is_the_rate() -> None:
         assert len(times) / (times[-1] - times[0]) == pytest.approx(traffic.rate, rel=0.03)
 
 
-def test_arrivals_are_poisson() -> None:
-    gaps = np.diff(generate(Traffic(requests=50_000)).time_s)
-    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.02)
+@pytest.mark.parametrize("even", [False, True])
+def test_arrivals_are_poisson(even: bool) -> None:
+    load = generate(Traffic(requests=50_000, even=even))
+    for times in (load.time_s, _due(load)):
+        gaps = np.diff(times)
+        assert gaps.min() >= 0
+        assert gaps.std() == pytest.approx(gaps.mean(), rel=0.02)
+        law = [-math.log1p(-share) for share in (0.01, 0.5, 0.99)]
+        assert np.quantile(gaps / gaps.mean(), [0.01, 0.5, 0.99]) == pytest.approx(law, rel=0.1)
+        # One wait says next to nothing of the following one.
+        assert abs(np.corrcoef(gaps[:-1], gaps[1:])[0, 1]) < 0.03
+
+
+def test_how_many_meet_in_short_even_loads_depends_little_on_the_draws() -> None:
+    """Of 150 rankings, those that are due within 20 ms of the one before, at two a second."""
+    stray = {}
+    for even in (False, True):
+        loads = (generate(Traffic(requests=150, warmup=0, rate=2.0, even=even, seed=n)) for n in range(60))
+        meet = [int((np.diff(_due(load)) < 0.02).sum()) for load in loads]
+        assert np.mean(meet) == pytest.approx(-150 * math.expm1(-2.0 * 0.02), rel=0.12)
+        stray[even] = np.std(meet)
+    assert stray[True] < 0.6 * stray[False]
+
+
+def test_sessions_are_as_many_with_even_waits() -> None:
+    load = generate(changed(SESSIONS, even=True))
+    assert _gaps(load).mean() == pytest.approx(20 * SESSIONS.tau_s, rel=0.05)
+    times = load.time_s[load.counted]
+    assert len(times) / (times[-1] - times[0]) == pytest.approx(SESSIONS.rate, rel=0.03)
 
 
 def test_first_touch_meets_every_user_once_with_the_whole_history() -> None:
@@ -153,6 +184,14 @@ def test_short_histories_are_a_share_of_the_users() -> None:
 def test_impossible_traffic_is_refused(values: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"traffic\."):
         Traffic(**values)
+
+
+def _by_due(load: Workload) -> np.ndarray:
+    return np.argsort(load.time_s + load.lead_s)
+
+
+def _due(load: Workload) -> np.ndarray:
+    return np.sort(load.time_s + load.lead_s)
 
 
 def _gaps(load: Workload) -> np.ndarray:

@@ -20,7 +20,7 @@ Ints = npt.NDArray[np.int64]
 _P10 = -1.2815515655446004  # of the standard normal distribution
 # A stream for each kind of draw, so that no draw moves those of another kind.
 _ARRIVALS, _LEADS, _LENGTHS, _GROWTH, _USERS, _COUNTS, _GAPS, _SHORT, _SHARES = range(9)
-_BLOCK = 100  # requests whose leads are spread evenly over their distribution
+_BLOCK = 100  # draws in a row that are spread evenly over their distribution
 
 
 class Request(NamedTuple):
@@ -75,26 +75,29 @@ class Workload:
 def generate(traffic: Traffic) -> Workload:
     """The requests of a load."""
     draws = _Draws(traffic.seed)
-    if traffic.regime == "sessions":
-        time_s, user, start = _sessions(traffic, draws)
-    else:
-        total = traffic.warmup + traffic.requests
-        time_s = _arrivals(traffic, draws, total, traffic.rate, total)
-        user = np.arange(total) if traffic.regime == "first_touch" else _popular(traffic, draws, total)
-        start = traffic.warmup
-    before, new, first = _histories(traffic, draws, user)
-    part = slice(0, start + traffic.requests)
-    count = len(time_s[part])
+    visits = _sessions(traffic, draws) if traffic.regime == "sessions" else _singles(traffic, draws)
+    before, new, first = _histories(traffic, draws, visits.user)
+    part = slice(0, visits.start + traffic.requests)
+    time_s = visits.time_s[part]
     return Workload(
-        time_s=time_s[part],
-        user=user[part],
+        time_s=time_s,
+        user=visits.user[part],
         before=before[part],
         new=new[part],
-        lead_s=_leads(traffic, draws, count),
+        lead_s=visits.lead_s[part],
         first=first[part],
-        counted=np.arange(count) >= start,
+        counted=np.arange(len(time_s)) >= visits.start,
         candidates=traffic.candidates,
     )
+
+
+class _Visits(NamedTuple):
+    """Columns in order of time; the first `start` are warm-up."""
+
+    time_s: Floats
+    user: Ints
+    lead_s: Floats
+    start: int
 
 
 class _Draws:
@@ -110,7 +113,7 @@ def _arrivals(traffic: Traffic, draws: _Draws, count: int, rate: float, exact: i
 
     Bursts are the same arrivals in a time that runs faster.
     """
-    even = np.cumsum(draws.stream(_ARRIVALS).exponential(size=count))
+    even = np.cumsum(_waits(traffic, draws.stream(_ARRIVALS), count))
     even *= exact / rate / even[exact - 1]
     bursts = traffic.bursts
     if bursts.factor == 1:
@@ -135,8 +138,21 @@ def _weighted(rng: np.random.Generator, weights: Floats, count: int) -> Ints:
     return within
 
 
-def _sessions(traffic: Traffic, draws: _Draws) -> tuple[Floats, Ints, int]:
-    """Times and users of all visits, in order of time, and how many of them are warm-up."""
+def _singles(traffic: Traffic, draws: _Draws) -> _Visits:
+    total = traffic.warmup + traffic.requests
+    time_s = _arrivals(traffic, draws, total, traffic.rate, total)
+    lead_s = _leads(traffic, draws, total)
+    if traffic.even:
+        # What is spread evenly are the waits until the next ranking is due.
+        time_s -= lead_s
+        time_s -= min(float(time_s.min()), 0.0)
+        order = np.argsort(time_s, kind="stable")
+        time_s, lead_s = time_s[order], lead_s[order]
+    user = np.arange(total) if traffic.regime == "first_touch" else _popular(traffic, draws, total)
+    return _Visits(time_s, user, lead_s, traffic.warmup)
+
+
+def _sessions(traffic: Traffic, draws: _Draws) -> _Visits:
     warm_s = traffic.warmup_taus * traffic.tau_s
     wanted = (warm_s * traffic.rate + traffic.warmup + traffic.requests) / traffic.session_requests
     count = int(1.2 * wanted + 8 * math.sqrt(wanted) + 64)
@@ -145,7 +161,7 @@ def _sessions(traffic: Traffic, draws: _Draws) -> tuple[Floats, Ints, int]:
     exact = math.ceil(wanted)
     rate = traffic.rate / float(visits[:exact].mean())
     start_s = _arrivals(traffic, draws, count, rate, exact)
-    gaps = draws.stream(_GAPS).exponential(traffic.gap_taus * traffic.tau_s, int(visits.sum()))
+    gaps = traffic.gap_taus * traffic.tau_s * _waits(traffic, draws.stream(_GAPS), int(visits.sum()))
     opens = np.cumsum(visits) - visits
     gaps[opens] = 0.0
     passed = np.cumsum(gaps)
@@ -158,7 +174,8 @@ def _sessions(traffic: Traffic, draws: _Draws) -> tuple[Floats, Ints, int]:
         session_user = np.arange(count)
     order = np.argsort(time_s, kind="stable")
     time_s, user = time_s[order], np.repeat(session_user, visits)[order]
-    return time_s, user, int(np.searchsorted(time_s, warm_s)) + traffic.warmup
+    start = int(np.searchsorted(time_s, warm_s)) + traffic.warmup
+    return _Visits(time_s, user, _leads(traffic, draws, len(time_s)), start)
 
 
 def _histories(traffic: Traffic, draws: _Draws, user: Ints) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
@@ -203,17 +220,25 @@ def _first_lengths(traffic: Traffic, draws: _Draws, users: int, who: Ints, growt
 
 
 def _leads(traffic: Traffic, draws: _Draws, count: int) -> Floats:
-    """Of every `_BLOCK` requests in a row one lead is in each equal share of the distribution.
-
-    The shortest leads decide how long a history the relay serves. In independent draws a load of 150 requests
-    has none or five of the shortest hundredth as often as not, the same ones at every length.
-    """
-    leads, blocks = traffic.leads, -(-count // _BLOCK)
-    order = draws.stream(_LEADS).random((blocks, _BLOCK)).argsort(axis=1)
-    share = (order + draws.stream(_SHARES).random((blocks, _BLOCK))).ravel()[:count] / _BLOCK
+    leads = traffic.leads
+    share = _even(draws.stream(_LEADS), draws.stream(_SHARES), count)
     spread = math.log(leads.p10_taus / leads.p50_taus) / _P10
     drawn = leads.p50_taus * np.exp(spread * _normal_quantile(share))
     return np.minimum(drawn, leads.most_taus) * traffic.tau_s
+
+
+def _waits(traffic: Traffic, rng: np.random.Generator, count: int) -> Floats:
+    """Exponentially distributed, with mean 1."""
+    if traffic.even:
+        return -np.log1p(-_even(rng, rng, count))
+    return rng.exponential(size=count)
+
+
+def _even(orders: np.random.Generator, places: np.random.Generator, count: int) -> Floats:
+    """In [0, 1): of every `_BLOCK` in a row one is in each equal part of it."""
+    blocks = -(-count // _BLOCK)
+    order = orders.random((blocks, _BLOCK)).argsort(axis=1)
+    return (order + places.random((blocks, _BLOCK))).ravel()[:count] / _BLOCK
 
 
 def _normal_quantile(share: Floats) -> Floats:
