@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -68,6 +69,21 @@ class _Servers:
         pass
 
 
+class _Machine:
+    """Slow in the next so many looks at it."""
+
+    def __init__(self, slow: int = 0) -> None:
+        self.slow, self.waits = slow, 0
+
+    async def holds(self) -> bool:
+        self.slow -= 1
+        return self.slow < 0
+
+    async def wait(self) -> bool:
+        self.waits += 1
+        return True
+
+
 class _Site:
     def of(self, how: Variant) -> tuple[str, ...]:
         return ()
@@ -98,14 +114,20 @@ def experiment(regime: str, base: float | None) -> Experiment:
 
 
 def confirm(
-    stub: RelayStub, case: Case, simulated: Experiment, hear: Callable[[str], None] = lambda text: None
+    stub: RelayStub,
+    case: Case,
+    simulated: Experiment,
+    hear: Callable[[str], None] = lambda text: None,
+    effort: Effort = EFFORT,
+    machine: _Machine | None = None,
 ) -> Confirmed:
     async def run() -> Confirmed:
         async with stub.door() as door:
             people = People(2560, 4, 1000, 0)
             loads = Loads(_Site(), _Servers(door), people, LIMITS)  # type: ignore[arg-type]
             time = Allotment(clock() + 600, case.parts())  # tries end it, on a slow machine too
-            return await Confirming(loads, case, EFFORT, time, note).confirm(simulated)
+            steady = machine or _Machine()
+            return await Confirming(loads, case, effort, time, steady, note).confirm(simulated)
 
     said: list[str] = []
 
@@ -197,6 +219,59 @@ def test_a_rate_that_no_load_confirmed_is_that_of_the_longer_histories(tmp_path:
     assert (found.relay_rate.best, found.rate_ratio_bound) == (found.q0, "open")
     notes = made(tmp_path, found).notes
     assert any("relay_rate" in note and "follows from another search" in note for note in notes)
+
+
+def first_runs(stub: RelayStub, failing: int) -> Callable[[str], None]:
+    """The first so many runs get no whole answers."""
+    runs = 0
+
+    def hear(text: str) -> None:
+        nonlocal runs
+        if text.endswith("requests"):
+            runs += 1
+            stub.truncate = 1 if runs <= failing else None
+
+    return hear
+
+
+@pytest.mark.parametrize(
+    ("failing", "slow", "again", "ran"),
+    [
+        (1, 0, False, 1),  # one failed run of a machine as fast as it was decides
+        (1, 0, True, 2),
+        (3, 0, True, 2),
+        (1, 1, False, 2),
+        (2, 2, False, 3),
+        (3, 1, True, 2),
+        (9, 9, True, 4),
+    ],
+)
+def test_what_fails_is_run_again_with_the_same_draws(failing: int, slow: int, again: bool, ran: int) -> None:
+    stub, machine = RelayStub(), _Machine(slow)
+    effort = replace(EFFORT, tries=1, again=again)
+    once = msgspec.structs.replace(TRAFFIC, warmup=0)
+    found = confirm(
+        stub, Case(2.0, once), experiment("first_touch", 40.0), first_runs(stub, failing), effort, machine
+    )
+    first = found.base.trials[0]
+    assert first.passes == (ran > failing)
+    assert len(first.failed_before) == ran - 1
+    assert machine.waits >= min(slow, ran - 1)
+    one, *others = [*first.failed_before, *first.points]
+    assert {(point.seed, point.rate, point.planned) for point in others} <= {
+        (one.seed, one.rate, one.planned)
+    }
+
+
+def test_the_report_says_what_was_run_again(tmp_path: Path) -> None:
+    stub = RelayStub()
+    effort = replace(EFFORT, again=True)
+    found = confirm(
+        stub, Case(2.0, TRAFFIC), experiment("first_touch", 40.0), first_runs(stub, 1), effort, _Machine(1)
+    )
+    whole = report(RelaySpec(), ground(tmp_path), [found], [], [], 12.0, waited_s=7.0)
+    assert whole.waited_s == 7.0
+    assert any(note.startswith("1 loads that failed were run again") for note in whole.notes)
 
 
 def test_the_report_has_every_figure_with_its_twin(confirmed: Confirmed, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from relaygr.bench.relay_report import report
 from relaygr.bench.relay_result import Ablation, Confirmed, RelayReport, Twin
 from relaygr.bench.relay_servers import Servers
 from relaygr.bench.relay_spec import RANK_TAUS, RelaySpec
+from relaygr.bench.relay_speed import Lonely
+from relaygr.bench.relay_steady import Probe
 from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_twin import Question, search_all
 from relaygr.bench.relay_two import Pair, away, cramped
@@ -27,7 +29,7 @@ from relaygr.bench.relay_wire import clock, new_loop
 from relaygr.relay.budgets import TAU_CANDIDATES, TAU_HISTORY
 from relaygr.sim.experiments import Experiment
 from relaygr.sim.traffic import Traffic
-from relaygr.sim.variants import RELAY_FULL
+from relaygr.sim.variants import INLINE_FULL, RELAY_FULL
 
 Progress = Callable[[str], None]
 
@@ -35,6 +37,8 @@ _SIMULATED_REQUESTS = 1000
 # Of the two servers together, in requests a tau: what a machine with a core for each serves with ease.
 _TWIN_RATES = {"first_touch": 0.2, "sessions": 0.4}
 _TWIN_REQUESTS, _ABLATION_REQUESTS = 300, 400
+# A look at the machine's speed after a failed load, and what of all the time is given to waiting for it.
+_PROBE_S, _PROBE_LEAST, _WAIT_SHARE = 1.0, 10, 0.15
 # Of the full run's time, what the searches get; the rest is for two servers.
 _SEARCH_SHARE = 0.78
 
@@ -57,6 +61,7 @@ class _Bench:
     def __init__(self, folder: Path, spec: RelaySpec, progress: Progress) -> None:
         self._folder, self._spec, self._progress = folder, spec, progress
         self._begin_s = clock()
+        self._probes: list[Probe] = []
         self._load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
     async def run(self) -> RelayReport:
@@ -85,7 +90,8 @@ class _Bench:
         if not spec.quick and not spec.twin:
             ablations = await self._ablations(ground, found)
         seconds = clock() - self._begin_s
-        return report(spec, ground, found, ablations, twins, seconds, self._load_before)
+        waited_s = sum(probe.waited_s for probe in self._probes)
+        return report(spec, ground, found, ablations, twins, seconds, self._load_before, waited_s)
 
     async def _searches(self, ground: Ground) -> list[Confirmed]:
         spec, cases = self._spec, self._spec.cases()
@@ -104,12 +110,23 @@ class _Bench:
         # Servers are kept while budgets stay the same.
         for rank_taus, group in itertools.groupby(pairs, lambda pair: pair[0].rank_taus):
             async with Servers(self._folder / f"servers-{rank_taus:g}") as servers:
+                (door,) = await servers.doors(ground.site(rank_taus).of(INLINE_FULL))
+                lonely = Lonely(door, ground.people(TAU_CANDIDATES))
+                steady = self._steady(ground, lonely)
                 for case, simulated in group:
                     loads = self._loads(ground, servers, rank_taus, case.traffic.candidates)
-                    confirming = Confirming(loads, case, spec.effort(), time, self._progress)
+                    confirming = Confirming(loads, case, spec.effort(), time, steady, self._progress)
                     found.append(await confirming.confirm(simulated, pace))
                     pace = found[-1].base.pace or pace
         return found
+
+    def _steady(self, ground: Ground, lonely: Lonely) -> Probe:
+        async def passes() -> list[float]:
+            return [one.pass_ms for one in await lonely.time(_PROBE_S, _PROBE_LEAST)]
+
+        probe = Probe(passes, ground.speed, 60 * _WAIT_SHARE * self._spec.minutes)
+        self._probes.append(probe)
+        return probe
 
     async def _twins(self, ground: Ground) -> list[Twin]:
         found = []

@@ -13,6 +13,7 @@ from relaygr.bench.edge import find_edge
 from relaygr.bench.relay_loads import Loads, Order, seconds_of, traffic_of
 from relaygr.bench.relay_point import Point, Trial
 from relaygr.bench.relay_result import Confirmed, Found
+from relaygr.bench.relay_steady import Steady
 from relaygr.bench.relay_time import Allotment
 from relaygr.bench.relay_wire import clock
 from relaygr.sim.experiments import Experiment
@@ -31,10 +32,11 @@ _BEYOND = 0.5  # of a load, that may end after the time of its search
 # may find nothing in its time; one that starts below it climbs.
 _SESSIONS_PACE = 0.4
 # Requests a tau up to which waits are spread evenly over their distribution. There the few rankings that are
-# due nearest to one another decide an edge, and how many those are of 150 is a matter of the draws: seeds alone
-# moved the simulated edge from 1,900 to 2,700 tokens inline, from 2,900 to 4,100 with the relay. Above, busy
-# spells decide, whose law it would change.
+# due nearest to one another decide an edge, and how many those are of 150 is a matter of the draws: seeds
+# alone moved the simulated edge from 1,900 to 2,700 tokens inline, from 2,900 to 4,100 with the relay. Above,
+# busy spells decide, whose law it would change.
 _EVEN_TAUS = 0.2
+_MOST_AGAIN = 3  # times that a load is run again
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,11 @@ class Effort:
         votes: that each side of an edge must lead by; every run of a load has draws of its own, which are the
             same whatever is served.
         rate_step: ratio of neighbouring rates.
-        caution: where a search for a rate starts, as a share of what is expected; lengths start half as far
-            from it. A failed load is time without a result, one that passes is one.
+        caution: where a search for a rate starts, as a share of what is expected; lengths start a quarter as
+            far from it. A failed load is time without a result, one that passes is one.
         longest: history, tokens.
+        again: a load that fails is run once more, with the same draws, even if the machine is as fast as
+            it was. What others do to it makes loads fail that would pass, and none pass that would fail.
     """
 
     seeds: tuple[int, ...]
@@ -95,14 +99,17 @@ class Effort:
     caution: float
     longest: int
     votes: int = 1
+    again: bool = False
 
 
 class Confirming:
     """The searches of one regime and budget."""
 
-    def __init__(self, loads: Loads, case: Case, effort: Effort, time: Allotment, progress: Progress) -> None:
+    def __init__(
+        self, loads: Loads, case: Case, effort: Effort, time: Allotment, steady: Steady, progress: Progress
+    ) -> None:
         self._loads, self._case, self._base, self._effort = loads, case, case.traffic, effort
-        self._time, self._progress = time, progress
+        self._time, self._steady, self._progress = time, steady, progress
 
     async def confirm(self, simulated: Experiment, pace: float = 1.0) -> Confirmed:
         """All searches, in the protocol's order.
@@ -217,8 +224,8 @@ class Confirming:
         self, part: str, variant: Variant, rate: float, search: Search | None, known: int | None = None
     ) -> Found:
         simulated = search.best if search is not None else None
-        cautious = int((simulated or BASE_LENGTH) * (1 + self._effort.caution) / 2) // LENGTH_STEP
-        start = min(max(cautious, 1) * LENGTH_STEP, self._effort.longest)
+        cautious = (simulated or BASE_LENGTH) * (3 + self._effort.caution) / 4
+        start = min(max(round(cautious / LENGTH_STEP), 1) * LENGTH_STEP, self._effort.longest)
         share_s, each_s = self._share(part)
         effort, runs = self._effort, Counter[int]()
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
@@ -253,9 +260,30 @@ class Confirming:
     async def _try(
         self, variant: Variant, rate: float, length: int, seconds: float, least: int, run: int
     ) -> Trial:
-        """The `run`th run of a load, from 1 on."""
+        """The `run`th run of a load, from 1 on.
+
+        One that fails is run again, with the same draws, if the machine is slower than it was, and in any
+        case if the effort says so.
+        """
+        count, load_s = self._requests(variant, rate, length, seconds, least)
+        failed: list[Point] = []
+        while True:
+            trial = await self._run(variant, rate, length, count, run)
+            trial = msgspec.structs.replace(trial, failed_before=tuple(failed))
+            if trial.passes or len(failed) >= _MOST_AGAIN:
+                return trial
+            steady = await self._steady.holds()
+            if steady and (failed or not self._effort.again):
+                return trial
+            if not steady:
+                self._progress("the machine is slower than when tau was measured")
+                await self._steady.wait()
+            if clock() + load_s > self._time.end_s:
+                return trial
+            failed += trial.points
+
+    async def _run(self, variant: Variant, rate: float, length: int, count: int, run: int) -> Trial:
         effort, limits = self._effort, self._loads.limits
-        count, _ = self._requests(variant, rate, length, seconds, least)
         trial = Trial(
             variant=variant.name,
             rate=rate,

@@ -113,6 +113,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         b_rank_ms: the ranking budget.
+        failed_before: points of the same load, with the same draws, from runs that failed before this one.
     """
 
     variant: str
@@ -121,6 +122,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     planned: int
     b_rank_ms: float
     points: tuple[Point, ...]
+    failed_before: tuple[Point, ...] = ()
 
     @property
     def outcome(self) -> Outcome:

@@ -59,6 +59,7 @@ def report(
     twins: Sequence[Twin],
     seconds: float,
     load_before: float | None = None,
+    waited_s: float = 0.0,
 ) -> RelayReport:
     """Everything that was found, the headline from the first two experiments."""
     headline = [one for one in found if one.rank_taus == RANK_TAUS and one.candidates == TAU_CANDIDATES]
@@ -89,16 +90,17 @@ def report(
         seeds=spec.seeds,
         seconds=round(seconds, 1),
         load_before=load_before,
+        waited_s=round(waited_s, 1),
         speed=ground.speed,
         settings=ground.site(RANK_TAUS).of(RELAY_FULL),
-        notes=_notes(found, load_before),
+        notes=_notes(found, load_before, waited_s),
         experiments=tuple(found),
         ablations=tuple(ablations),
         twins=tuple(twins),
     )
 
 
-def _notes(found: Sequence[Confirmed], load_before: float | None) -> tuple[str, ...]:
+def _notes(found: Sequence[Confirmed], load_before: float | None, waited_s: float) -> tuple[str, ...]:
     """What a reader has to know to believe the numbers."""
     notes = ["the histories of a load's users are in the servers' memory before it begins"]
     if load_before is not None and load_before > _BUSY:
@@ -109,6 +111,12 @@ def _notes(found: Sequence[Confirmed], load_before: float | None) -> tuple[str, 
         notes.append(
             "searches leave out time in which no request is between its trigger and its answer, for the "
             "relay all but 2 tau of it"
+        )
+    again = sum(len(trial.failed_before) for one in found for trial in one.trials)
+    if again:
+        notes.append(
+            f"{again} loads that failed were run again with the same draws, after {waited_s:.0f} s in all in "
+            f"which the machine was slower than when tau was measured"
         )
     for one in found:
         where = f"{one.regime}, {one.rank_taus:g} tau, {one.candidates} candidates"

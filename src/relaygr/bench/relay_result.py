@@ -80,6 +80,14 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
     simulated: Experiment
 
     @property
+    def trials(self) -> list[Trial]:
+        """All loads that were tried."""
+        own = [self.base, self.inline_length, self.relay_length, self.relay_rate]
+        if self.inline_rate is not self.base:
+            own.append(self.inline_rate)
+        return [trial for found in own if found is not None for trial in found.trials]
+
+    @property
     def length_ratio(self) -> float | None:
         return _ratio(self.relay_length, self.inline_length)
 
@@ -181,6 +189,7 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
         paper_length_ratio, paper_rate_ratio: claimed by the paper, see `paper`.
         load_before: mean number of programs that ran or wanted to in the minute before; with more than a
             few tenths, times are others' as much as the servers'. None where the system does not tell.
+        waited_s: for the machine to be as fast as when tau was measured, after loads that failed.
         settings: of the relay's servers.
     """
 
@@ -209,6 +218,7 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     seconds: float
     load_before: float | None
+    waited_s: float
     speed: Speed
     settings: tuple[str, ...]
     notes: tuple[str, ...]

@@ -92,6 +92,7 @@ class RelaySpec:
                 caution=0.85,
                 longest=_LONGEST,
                 votes=2 if confirmed else 1,
+                again=not confirmed,
             )
         return Effort(
             seeds=self.seeds,

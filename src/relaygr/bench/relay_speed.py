@@ -6,7 +6,7 @@ import asyncio
 import random
 import statistics
 from collections import defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -57,6 +57,55 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     ratios: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A pass over 2,048 history tokens that met no other: when it began, what it took, and what else did."""
+
+    at_s: float
+    pass_ms: float
+    rest_ms: float
+
+
+class Lonely:
+    """Times such passes on a server that keeps nothing between requests."""
+
+    def __init__(self, door: Door, people: People) -> None:
+        self._door, self._people = door, people
+        self._names: list[str] = []
+        self._rng = random.Random(0)
+        self._count = 0
+
+    async def time(self, seconds: float, least: int = 1) -> list[Lone]:
+        """Rank users, one at a time with pauses between, for so long.
+
+        Raises:
+            BackendError: the server fails.
+        """
+        await self._store()
+        found: list[Lone] = []
+        start_s = clock()
+        while (now_s := clock() - start_s) < seconds or len(found) < least:
+            number = self._count % _USERS
+            self._count += 1
+            request = self._people.rank(self._names[number], number, _DEADLINE_MS, None)
+            pause_s = self._rng.uniform(*_PAUSE_S)
+            due_s = clock() + pause_s
+            await asyncio.sleep(pause_s)
+            answer = READ_RANKED.decode(await self._door.ask(request))
+            whole_ms = 1000 * (clock() - due_s)
+            # Alone, it waits in a queue for no other request, but for a thread to take it up.
+            found.append(Lone(now_s, answer.compute_ms, whole_ms - answer.compute_ms))
+        return found
+
+    async def _store(self) -> None:
+        if self._names:
+            return
+        names = [self._people.name("tau", number) for number in range(_USERS)]
+        wanted = [self._people.stored(name, number, TAU_HISTORY) for number, name in enumerate(names)]
+        await store_users(self._door, wanted, names)
+        self._names = names
+
+
 async def measure_speed(door: Door, people: People, calibration: Path, seconds: float) -> Speed:
     """Rank users, one at a time.
 
@@ -68,27 +117,11 @@ async def measure_speed(door: Door, people: People, calibration: Path, seconds: 
         BackendError: it fails.
         ConfigError: the calibration cannot be read.
     """
-    names = [people.name("tau", number) for number in range(_USERS)]
-    wanted = [people.stored(name, number, TAU_HISTORY) for number, name in enumerate(names)]
-    await store_users(door, wanted, names)
+    lone = (await Lonely(door, people).time(seconds, 2 * _WARM))[_WARM:]
     windows: dict[int, list[float]] = defaultdict(list)
-    passes: list[float] = []
-    rest: list[float] = []
-    rng = random.Random(0)
-    start_s = clock()
-    while (now_s := clock() - start_s) < seconds or len(passes) < 2 * _WARM:
-        number = len(passes) % _USERS
-        request = people.rank(names[number], number, _DEADLINE_MS, None)
-        pause_s = rng.uniform(*_PAUSE_S)
-        due_s = clock() + pause_s
-        await asyncio.sleep(pause_s)
-        answer = READ_RANKED.decode(await door.ask(request))
-        whole_ms = 1000 * (clock() - due_s)
-        passes.append(answer.compute_ms)
-        windows[int(now_s / _WINDOW_S)].append(answer.compute_ms)
-        # Alone, it waits in a queue for no other request, but for a thread to take it up.
-        rest.append(whole_ms - answer.compute_ms)
-    del passes[:_WARM]
+    for one in lone:
+        windows[int(one.at_s / _WINDOW_S)].append(one.pass_ms)
+    passes = [one.pass_ms for one in lone]
     fitted = load_calibration(calibration).coefficients
     most = max(map(len, windows.values()))
     tau = max(statistics.median(one) for one in windows.values() if len(one) >= most / 2)
@@ -99,7 +132,7 @@ async def measure_speed(door: Door, people: People, calibration: Path, seconds: 
         p10_ms=tenths[0],
         p90_ms=tenths[-1],
         fitted_tau_ms=tau_ms(fitted),
-        overhead_ms=statistics.median(rest[_WARM:]),
+        overhead_ms=statistics.median(one.rest_ms for one in lone),
         samples=len(passes),
         coefficients=fitted.scaled(tau / tau_ms(fitted)),
         ratios=tuple(round(one / tau, 4) for one in passes),
