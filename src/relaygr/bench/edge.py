@@ -118,7 +118,7 @@ async def find_edge(
     known: int | None = None,
     votes: int = 1,
 ) -> Edge[Run]:
-    """The highest level that passes: from level 0 up or down in growing steps, then halving what is between.
+    """The highest level that passes: from level 0 up or down in growing steps, until halving is less.
 
     Args:
         least, most: levels that are worth trying; 0 is between them.
@@ -147,11 +147,15 @@ async def find_edge(
         elif high - low == 1 or (not told.passed and again == high):
             bracketed = again is None
             level = level if again is None else again
-        elif low >= least and high <= most:
-            level = (low + high) // 2
         else:
             stride = max(step, _boost(trials[-1]))
-            level = min(low + stride, most) if low >= least else max(high - stride, least)
+            up, down = min(low + stride, most), max(high - stride, least)
+            if low >= least and high <= most:
+                # Near what was tried last, as long as that is nearer than the middle.
+                middle = (low + high) // 2
+                level = min(up, middle) if trials[-1].passes else max(down, middle)
+            else:
+                level = up if low >= least else down
             step = max(2 * step, stride)
     low = told.low
     places = [place for place, one in enumerate(levels) if one == low]

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from relaygr.bench.machine import usable_cores
-from relaygr.bench.relay_experiment import Case, Confirming
+from relaygr.bench.relay_experiment import Case, Confirming, Effort
 from relaygr.bench.relay_ground import Ground, prepare
 from relaygr.bench.relay_loads import Loads, traffic_of
 from relaygr.bench.relay_report import report
@@ -23,7 +23,7 @@ from relaygr.bench.relay_spec import RANK_TAUS, RelaySpec
 from relaygr.bench.relay_speed import Lonely
 from relaygr.bench.relay_steady import Probe
 from relaygr.bench.relay_time import Allotment
-from relaygr.bench.relay_twin import Question, search_all
+from relaygr.bench.relay_twin import Answer, Question, search_all
 from relaygr.bench.relay_two import Pair, away, cramped
 from relaygr.bench.relay_wire import clock, new_loop
 from relaygr.relay.budgets import TAU_CANDIDATES, TAU_HISTORY
@@ -98,25 +98,26 @@ class _Bench:
         if not cases:
             return []
         self._progress("simulating the searches")
-        simulations = await asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3])
-        for case, one in zip(cases, simulations, strict=True):
-            self._progress(f"simulated, {case.name}: {_ratios(one)}")
+        answers = await asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3], spec.effort())
+        for case, answer in zip(cases, answers, strict=True):
+            self._progress(f"simulated, {case.name}: {_ratios(answer.found)}; seed {answer.seed}")
         share = 1.0 if spec.quick else _SEARCH_SHARE
         end_s = self._begin_s + 60 * share * spec.minutes
         time = Allotment(end_s, [part for case in cases for part in case.parts()])
         found: list[Confirmed] = []
         pace = 1.0
-        pairs = zip(cases, simulations, strict=True)
+        pairs = zip(cases, answers, strict=True)
         # Servers are kept while budgets stay the same.
         for rank_taus, group in itertools.groupby(pairs, lambda pair: pair[0].rank_taus):
             async with Servers(self._folder / f"servers-{rank_taus:g}") as servers:
                 (door,) = await servers.doors(ground.site(rank_taus).of(INLINE_FULL))
                 lonely = Lonely(door, ground.people(TAU_CANDIDATES))
                 steady = self._steady(ground, lonely)
-                for case, simulated in group:
+                for case, answer in group:
                     loads = self._loads(ground, servers, rank_taus, case.traffic.candidates)
-                    confirming = Confirming(loads, case, spec.effort(), time, steady, self._progress)
-                    found.append(await confirming.confirm(simulated, pace))
+                    effort = replace(spec.effort(), seeds=(answer.seed, *spec.seeds[1:]))
+                    confirming = Confirming(loads, case, effort, time, steady, self._progress)
+                    found.append(await confirming.confirm(answer.found, pace))
                     pace = found[-1].base.pace or pace
         return found
 
@@ -158,7 +159,7 @@ class _Bench:
         return Loads(ground.site(rank_taus), servers, ground.people(candidates), ground.limits(rank_taus))
 
 
-def _simulate(ground: Ground, cases: Sequence[Case], seeds: tuple[int, ...]) -> list[Experiment]:
+def _simulate(ground: Ground, cases: Sequence[Case], seeds: tuple[int, ...], effort: Effort) -> list[Answer]:
     questions = [
         Question(
             world=ground.world(RELAY_FULL, case.rank_taus),
@@ -167,6 +168,8 @@ def _simulate(ground: Ground, cases: Sequence[Case], seeds: tuple[int, ...]) -> 
             regime=case.traffic.regime,
             rank_taus=case.rank_taus,
             candidates=case.traffic.candidates,
+            # Where single runs of single seeds decide.
+            short=effort.least_length if effort.votes == len(effort.seeds) == 1 else 0,
         )
         for case in cases
     ]
