@@ -200,6 +200,43 @@ def test_k99_follows_what_is_measured_and_raises_predictions() -> None:
     assert model.chunks(4.0, 32) == Chunks(EXAMPLE, 4.0, 32)
 
 
+def test_hits_that_take_longer_than_fitted_do_not_make_long_passes_late() -> None:
+    """As under load: what surrounds a pass is a good part of a hit, and a small one of a long pass."""
+    model = LatencyModel(EXAMPLE)
+    hit, long, chunk = (
+        Pass(new_tokens=10, cached_tokens=4000, candidates=128),
+        Pass(new_tokens=3000, cached_tokens=1000, candidates=128),
+        Pass(new_tokens=500, cached_tokens=2000, chunk=True),
+    )
+    for _ in range(300):
+        model.observe([hit], 1.4 * EXAMPLE.batch_ms([hit]))
+    # Long passes are as all passes are, until some were measured.
+    assert model.usual_ms(3000, 1000, 128) == pytest.approx(1.4 * EXAMPLE.pass_ms(3000, 1000, 128))
+    for _ in range(15):
+        model.observe([long], 1.1 * EXAMPLE.batch_ms([long]))
+        model.observe([chunk], 1.1 * EXAMPLE.batch_ms([chunk]))
+    assert model.usual_ms(3000, 1000, 128) == pytest.approx(1.1 * EXAMPLE.pass_ms(3000, 1000, 128))
+    assert model.full_p99_ms(4000, 0, 128) == pytest.approx(1.1 * EXAMPLE.full_ms(4000, 0, 128))
+    assert model.hit_p99_ms(4000, 10, 128) == pytest.approx(1.4 * EXAMPLE.hit_ms(4000, 10, 128))
+    assert model.pre_ms(4000, 3) == pytest.approx(1.1 * EXAMPLE.pre_ms(4000, 3))
+    assert model.longest_p99(40, 128, 8192) == EXAMPLE.longest(40, 128, 8192, 1.1)
+    assert model.k50 == pytest.approx(1.4)
+    # A batch counts as what most of its time goes to.
+    for _ in range(100):
+        model.observe([hit, long], 2.0 * EXAMPLE.batch_ms([hit, long]))
+    assert model.usual_ms(3000, 1000, 128) == pytest.approx(2.0 * EXAMPLE.pass_ms(3000, 1000, 128))
+    assert model.usual_ms(10, 4000, 128) == pytest.approx(1.4 * EXAMPLE.pass_ms(10, 4000, 128))
+
+
+def test_it_starts_from_single_timed_passes() -> None:
+    hit, long = Pass(new_tokens=0, cached_tokens=4000, candidates=128), Pass(new_tokens=4000)
+    timed = [(hit, 3.0 * EXAMPLE.batch_ms([hit]))] * 30 + [(long, EXAMPLE.batch_ms([long]))] * 30
+    model = LatencyModel(EXAMPLE, timed=timed)
+    assert model.usual_ms(0, 4000, 128) == pytest.approx(3.0 * EXAMPLE.pass_ms(0, 4000, 128))
+    assert model.usual_ms(4000, 0, 0) == pytest.approx(EXAMPLE.pass_ms(4000, 0, 0))
+    assert model.error().samples == 60
+
+
 def test_a_reload_forgets_ratios_to_the_old_coefficients() -> None:
     model = LatencyModel(EXAMPLE, [3.0] * 10)
     assert model.k99 == 3.0

@@ -12,10 +12,10 @@ from serving_apps import TINY, events, offline, running, save_model, settings
 from relaygr.config.settings import BudgetConfig
 from relaygr.core.errors import ConfigError
 from relaygr.engine import RankRequest, UserHistory
-from relaygr.engine.jobs import RankJob
+from relaygr.engine.jobs import Flight, RankJob
 from relaygr.engine.scheduler import DEFAULT_CHUNK_TOKENS
 from relaygr.relay.budgets import FIXED_BUDGETS
-from relaygr.relay.latency import Coefficients, LatencyModel
+from relaygr.relay.latency import Coefficients, LatencyModel, Pass
 from relaygr.serving.pace import Known, Pace
 from relaygr.serving.reload import load
 from relaygr.serving.warm import speed
@@ -89,6 +89,28 @@ def test_batches_feed_the_model(model_folder: Path) -> None:
     # The last batch may not be over yet.
     assert pace.known.latency.error().samples == 2
     assert pace.known.latency.k99 > 1
+
+
+def test_steps_of_prefixes_feed_the_model_too(model_folder: Path) -> None:
+    pace, engine = Pace(), offline(model_folder)
+    history = job(80, 1).request.history
+    flight = Flight(history, 1.0, 0.0)
+    pace.stepped(flight, 0.1)  # nothing is known yet, and nothing was done
+    pace.follow(known())
+    assert pace.known is not None
+    sizes = []
+    for _ in range(3):
+        flight.stepped(engine.prefetch_chunk(history, 32), 0.01)
+        assert flight.last_step is not None
+        sizes.append((flight.last_step.tokens_cached, flight.last_step.tokens_computed))
+        step = Pass(new_tokens=sizes[-1][1], cached_tokens=sizes[-1][0], chunk=True)
+        pace.stepped(flight, 2 * SPEED.batch_ms([step]) / 1000)
+    error = pace.known.latency.error()
+    assert (error.samples, error.median) == (3, pytest.approx(2.0))
+    assert [done + new for done, new in sizes][-1] == 80
+    flight.stepped(engine.prefetch_chunk(history, 32), 0.01)  # nothing is left
+    pace.stepped(flight, 0.5)
+    assert pace.known.latency.error().samples == 3
 
 
 def test_a_deadline_shortens_a_history_and_says_so(tmp_path: Path) -> None:

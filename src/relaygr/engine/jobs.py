@@ -153,7 +153,7 @@ class Flight(Job[PrefetchResult]):
         reloading: the host has more of it than the device: that is copied before anything is computed;
             reloaded: some of it was.
         fetching: the disk has more of it than the host: that is read before anything else; fetched: it was.
-        steps, computed: steps done, and history tokens they computed.
+        steps, computed: steps done, and history tokens they computed; last_step: what the last one did.
         spent_s, reload_s: time of its steps, and of its copies before them.
         left_ms: an estimate of what is still to be computed.
     """
@@ -165,6 +165,7 @@ class Flight(Job[PrefetchResult]):
         self.history, self.reloading = history, reloading
         self.reloaded = self.fetching = self.fetched = False
         self.steps = self.computed = 0
+        self.last_step: PrefetchResult | None = None
         self.spent_s = self.left_ms = self.reload_s = 0.0
 
     @property
@@ -183,6 +184,7 @@ class Flight(Job[PrefetchResult]):
     def stepped(self, served: PrefetchResult, seconds: float) -> None:
         """Note what a step did, and how long it took."""
         self.steps += 1
+        self.last_step = served
         self.spent_s += seconds
         self.computed += served.tokens_computed
         left = served.tokens_left

@@ -95,7 +95,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     def model(self) -> LatencyModel:
         """A latency model that starts from here."""
-        return LatencyModel(self.coefficients, self.ratios())
+        timed = ((point.shape, ms) for point in self.points for ms in point.times_ms)
+        return LatencyModel(self.coefficients, timed=timed)
 
     def check(self, build: Build) -> None:
         """Raise ConfigError unless this was measured on `build`."""

@@ -52,7 +52,8 @@ def choose(
     usable_ms = left_ms - guard_ms
     whole_ms = latency.coefficients.pass_ms(tokens - cached, cached, candidates)
     least_ms = latency.coefficients.pass_ms(0, 0, candidates)
-    if tokens == cached or latency.k50 * whole_ms <= usable_ms or whole_ms <= _LITTLE_MORE * least_ms:
+    usual_ms = latency.usual_ms(tokens - cached, cached, candidates)
+    if tokens == cached or usual_ms <= usable_ms or whole_ms <= _LITTLE_MORE * least_ms:
         return Choice(Step.RESUME if cached else Step.FULL, tokens)
     longest = min(latency.longest_p99(usable_ms, candidates, tokens) or 0, tokens)
     whole = longest // bucket_tokens * bucket_tokens

@@ -15,6 +15,7 @@ from relaygr.relay.ratios import ErrorRatio, RatioWindow
 MAX_COEFFICIENT_MS = 1e9
 # Ratios to a prediction of nothing would have no bound.
 _LEAST_PREDICTION_MS = 1e-3
+_FEW = 20  # passes of a kind: with fewer, all passes say more of it
 
 
 def pairs(new_tokens: int, cached_tokens: int) -> float:
@@ -108,7 +109,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def pass_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """T(q, ctx, c)."""
-        work = self.t1_ms * new_tokens + self.t2_ms * pairs(new_tokens, cached_tokens)
+        work = self.history_ms(new_tokens, cached_tokens)
         scoring = self._scoring_ms(candidates, cached_tokens + new_tokens + 1) if candidates else 0.0
         return self.t0_ms + work + scoring
 
@@ -122,8 +123,7 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def chunk_pass_ms(self, new_tokens: int, cached_tokens: int) -> float:
         """One pre-inference chunk."""
-        work = self.t1_ms * new_tokens + self.t2_ms * pairs(new_tokens, cached_tokens)
-        return self.t_launch_ms + work
+        return self.t_launch_ms + self.history_ms(new_tokens, cached_tokens)
 
     def pre_ms(self, prefix_tokens: int, chunks: int | None = None) -> float:
         """A pre-inference, in so many chunks or as one pass T(l, 0, 0)."""
@@ -141,6 +141,10 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             + self._scoring_ms(one.candidates, one.cached_tokens + one.new_tokens + 1)
             for one in batch
         )
+
+    def history_ms(self, new_tokens: int, cached_tokens: int) -> float:
+        """Of a pass, what its history tokens take."""
+        return self.t1_ms * new_tokens + self.t2_ms * pairs(new_tokens, cached_tokens)
 
     def _scoring_ms(self, candidates: int, keys: int) -> float:
         t1 = self.t1_ms if self.t1c_ms is None else self.t1c_ms
@@ -199,15 +203,25 @@ class Chunks:
 
 
 class LatencyModel:
-    """Coefficients, and k99: the P99 of measured over predicted time in a window of recent passes.
+    """Coefficients, and how measured times compare with them: quantiles of measured over predicted time in
+    windows of recent passes.
+
+    Passes that mostly compute history and those that mostly score candidates have a window each. A hit takes
+    a few milliseconds, of which what surrounds a pass is a good part: under load it takes 1.1 to 1.4 of its
+    fitted time where long passes keep to theirs. With one window, in which hits are most, a server shortened
+    histories that it had the time to compute.
 
     One thread may call `observe` and `reload`; any thread may read.
     """
 
-    def __init__(self, coefficients: Coefficients, ratios: Iterable[float] = ()) -> None:
-        """Start from a calibration and the ratios it has seen."""
-        self._coefficients = coefficients
-        self._window = RatioWindow(ratios)
+    def __init__(
+        self,
+        coefficients: Coefficients,
+        ratios: Iterable[float] = (),
+        timed: Iterable[tuple[Pass, float]] = (),
+    ) -> None:
+        """Start from ratios that hold for all passes, and from single passes with what they took, ms."""
+        self.reload(coefficients, ratios, timed)
 
     @property
     def coefficients(self) -> Coefficients:
@@ -215,27 +229,37 @@ class LatencyModel:
 
     @property
     def k99(self) -> float:
-        """1 until something was measured."""
-        return self._window.p99
+        """P99 of measured over predicted time of all passes; 1 until something was measured."""
+        return self._all.p99
 
     @property
     def k50(self) -> float:
         """As `k99`, the median."""
-        return self._window.p50
+        return self._all.p50
+
+    def usual_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
+        """What every second such pass is done in."""
+        whole_ms = self._coefficients.pass_ms(new_tokens, cached_tokens, candidates)
+        return self._of(self._coefficients.history_ms(new_tokens, cached_tokens), whole_ms).p50 * whole_ms
+
+    def p99_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
+        """What 99 of 100 such passes are done in."""
+        whole_ms = self._coefficients.pass_ms(new_tokens, cached_tokens, candidates)
+        return self._of(self._coefficients.history_ms(new_tokens, cached_tokens), whole_ms).p99 * whole_ms
 
     def full_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
-        return self.k99 * self._coefficients.full_ms(prefix_tokens, suffix_tokens, candidates)
+        return self.p99_ms(prefix_tokens + suffix_tokens, 0, candidates)
 
     def hit_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
-        return self.k99 * self._coefficients.hit_ms(prefix_tokens, suffix_tokens, candidates)
+        return self.p99_ms(suffix_tokens, prefix_tokens, candidates)
 
     def pre_ms(self, prefix_tokens: int, chunks: int | None = None) -> float:
         """The usual time: of many chunks one after the other the scatter evens out."""
-        return self.k50 * self._coefficients.pre_ms(prefix_tokens, chunks)
+        return self._long.p50 * self._coefficients.pre_ms(prefix_tokens, chunks)
 
     def longest_p99(self, budget_ms: float, candidates: int, limit_tokens: int) -> int | None:
         """See `Coefficients.longest`; the budget is already without the guard."""
-        return self._coefficients.longest(budget_ms, candidates, limit_tokens, self.k99)
+        return self._coefficients.longest(budget_ms, candidates, limit_tokens, self._long.p99)
 
     def chunks(self, chunk_ms: float, page_tokens: int) -> Chunks:
         """How to cut with the coefficients of now; ask again after a reload."""
@@ -250,13 +274,40 @@ class LatencyModel:
         if not (0 <= measured_ms < math.inf):
             raise ValueError(f"measured_ms: {measured_ms} must be finite and not negative")
         if batch:
-            self._window.add(measured_ms / max(self._coefficients.batch_ms(batch), _LEAST_PREDICTION_MS))
+            self._add(batch, measured_ms)
 
-    def reload(self, coefficients: Coefficients, ratios: Iterable[float] = ()) -> None:
+    def reload(
+        self,
+        coefficients: Coefficients,
+        ratios: Iterable[float] = (),
+        timed: Iterable[tuple[Pass, float]] = (),
+    ) -> None:
         """Go on with another calibration; ratios to the old one say nothing about it and are dropped."""
-        window = RatioWindow(ratios)
-        self._coefficients, self._window = coefficients, window
+        known = list(ratios)
+        self._coefficients = coefficients
+        self._all, self._history, self._scoring = (RatioWindow(known) for _ in range(3))
+        for shape, ms in timed:
+            self._add([shape], ms)
 
     def error(self) -> ErrorRatio:
-        """How measured and predicted times compare in the window."""
-        return self._window.error()
+        """How measured and predicted times of all passes compare in the window."""
+        return self._all.error()
+
+    def _add(self, batch: Sequence[Pass], ms: float) -> None:
+        coefficients = self._coefficients
+        whole_ms = coefficients.batch_ms(batch)
+        history_ms = sum(coefficients.history_ms(one.new_tokens, one.cached_tokens) for one in batch)
+        ratio = ms / max(whole_ms, _LEAST_PREDICTION_MS)
+        self._all.add(ratio)
+        (self._history if 2 * history_ms > whole_ms else self._scoring).add(ratio)
+
+    @property
+    def _long(self) -> RatioWindow:
+        """Of passes that mostly compute history, or of all while those are few."""
+        return self._history if len(self._history) >= _FEW else self._all
+
+    def _of(self, history_ms: float, whole_ms: float) -> RatioWindow:
+        """The window of passes of which the history takes so much."""
+        if 2 * history_ms > whole_ms:
+            return self._long
+        return self._scoring if len(self._scoring) >= _FEW else self._all

@@ -180,7 +180,8 @@ class Trigger:
             return Verdict(Reason.ADMITTED)
         prefix, suffix, candidates = lengths
         usual = latency.coefficients.full_ms(prefix, suffix, candidates)
-        full, wait = latency.k99 * usual, inline_wait_ms(usual, owner.rank_rate_per_s)
+        full = latency.full_p99_ms(prefix, suffix, candidates)
+        wait = inline_wait_ms(usual, owner.rank_rate_per_s)
         if not self._at_risk(build.name, prefix, suffix, full + wait + budgets.guard_ms, budgets.b_rank_ms):
             return Verdict(Reason.NOT_AT_RISK, full)
         hit = latency.hit_p99_ms(prefix, suffix, candidates)

@@ -71,11 +71,8 @@ class Known:
 
     def cost_ms(self, job: RankJob) -> float:
         """See `Pace.cost_ms`."""
-        latency = self.latency
         # Of several jobs one after the other the scatter evens out.
-        return latency.k50 * latency.coefficients.pass_ms(
-            job.missing, job.cached, len(job.request.candidates)
-        )
+        return self.latency.usual_ms(job.missing, job.cached, len(job.request.candidates))
 
 
 class Pace:
@@ -124,7 +121,11 @@ class Pace:
         )
 
     def stepped(self, flight: Flight, seconds: float) -> None:
-        """How many tokens a step found cached is not known here."""
+        """Steps are most of the long passes that a relay makes."""
+        step = flight.last_step
+        if self.known is not None and step is not None and step.tokens_computed:
+            shape = Pass(new_tokens=step.tokens_computed, cached_tokens=step.tokens_cached, chunk=True)
+            self.known.latency.observe([shape], max(seconds, 0.0) * 1000)
 
     def failed(self, kind: str, error: RelayError) -> None:
         """An answer that failed says nothing about speed."""

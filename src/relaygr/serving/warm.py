@@ -11,7 +11,6 @@ from relaygr.engine.calibrate import calibrated
 from relaygr.engine.ladder import TENANT, ladders
 from relaygr.engine.shadow import FP32_EPSILON, measured_epsilon
 from relaygr.relay.budgets import auto_budgets, check_budgets, resolve_budgets
-from relaygr.relay.latency import LatencyModel
 from relaygr.serving.pace import Known
 
 log = logging.getLogger("relaygr.serving")
@@ -65,7 +64,7 @@ def speed(engine: Engine, config: Config, like: Known | None = None) -> Known | 
     else:
         file = Path(config.serving.calibration) if config.serving.calibration else None
         measured = calibrated(engine, file, config.serving.calibrate_s)
-        coefficients, latency = measured.coefficients, LatencyModel(measured.coefficients, measured.ratios())
+        coefficients, latency = measured.coefficients, measured.model()
     page, longest = engine.config.page_tokens, engine.model_config.max_seq_len
     budgets = resolve_budgets(config.budgets, auto_budgets(coefficients, page, longest))
     check_budgets(budgets, latency.chunks(budgets.chunk_ms, page).bound_ms(longest))

@@ -23,8 +23,7 @@ class Fit:
     def cost_ms(self, visit: Visit) -> float:
         """Of a visit's pass, its usual time."""
         cached = visit.tokens - visit.missing
-        candidates = visit.request.candidates
-        return self._latency.k50 * self._latency.coefficients.pass_ms(visit.missing, cached, candidates)
+        return self._latency.usual_ms(visit.missing, cached, visit.request.candidates)
 
     def tokens(self, visit: Visit, left_ms: float) -> int:
         """Newest tokens to score in the time that is left; all of them where nothing is shortened."""
