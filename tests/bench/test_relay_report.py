@@ -176,8 +176,8 @@ def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
     assert confirmed.inline_rate is not None
     assert {trial.length for trial in confirmed.inline_rate.trials} == {2560}
     assert confirmed.relay_rate is not None
-    # As much faster than the simulator's as the baseline was.
-    assert confirmed.relay_rate.trials[0].rate == pytest.approx(80.0 * 1.1**4)
+    # As much faster than the simulator's as the baseline was, and somewhat below.
+    assert confirmed.relay_rate.trials[0].rate == pytest.approx(0.75 * 80.0 * 1.1**4)
     assert confirmed.relay_length is not None
     # The longest that is tried passed at a higher rate already.
     assert (confirmed.relay_length.best, confirmed.relay_length.trials) == (2560, ())
@@ -243,7 +243,7 @@ def first_runs(stub: RelayStub, failing: int) -> Callable[[str], None]:
         (1, 1, False, 2),
         (2, 2, False, 3),
         (3, 1, True, 2),
-        (9, 9, True, 4),
+        (9, 9, True, 3),
     ],
 )
 def test_what_fails_is_run_again_with_the_same_draws(failing: int, slow: int, again: bool, ran: int) -> None:

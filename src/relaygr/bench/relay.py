@@ -38,7 +38,7 @@ _SIMULATED_REQUESTS = 1000
 _TWIN_RATES = {"first_touch": 0.2, "sessions": 0.4}
 _TWIN_REQUESTS, _ABLATION_REQUESTS = 300, 400
 # A look at the machine's speed after a failed load, and what of all the time is given to waiting for it.
-_PROBE_S, _PROBE_LEAST, _WAIT_SHARE = 1.0, 10, 0.15
+_PROBE_S, _PROBE_LEAST, _WAIT_SHARE = 1.0, 10, 0.1
 # Of the full run's time, what the searches get; the rest is for two servers.
 _SEARCH_SHARE = 0.78
 

@@ -36,7 +36,10 @@ _SESSIONS_PACE = 0.4
 # alone moved the simulated edge from 1,900 to 2,700 tokens inline, from 2,900 to 4,100 with the relay. Above,
 # busy spells decide, whose law it would change.
 _EVEN_TAUS = 0.2
-_MOST_AGAIN = 3  # times that a load is run again
+_MOST_AGAIN = 2  # times that a load is run again
+# Where the search for the relay's rate starts, as a share of what is expected: near its edge everything is
+# late in a slow second, and what has not passed once by the end of its time is no figure.
+_RELAY_PACE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +194,8 @@ class Confirming:
             known = simulated.inline.best if simulated is not None else None
             inline = await self._rate("inline rate", INLINE_FULL, length, guess, known, sure)
         known = simulated.relay.best if simulated is not None else None
-        start = known * (base.pace or self._regime_pace) if known is not None else 3 * base.best
+        start = known * (base.pace or self._regime_pace) if known is not None else 4 * base.best
+        start *= _RELAY_PACE
         relay = await self._rate("relay rate", RELAY_FULL, length, start, known)
         return inline, relay
 

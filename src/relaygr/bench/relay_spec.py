@@ -43,7 +43,7 @@ class RelaySpec:
     dtype: Literal["auto", "fp32", "bf16"] = "auto"
     quick: bool = True
     twin: bool = False
-    minutes: float = 4.65
+    minutes: float = 4.5
     seed: int = 0
     own: tuple[str, ...] = ()
 
