@@ -86,8 +86,9 @@ class Effort:
         votes: that each side of an edge must lead by; every run of a load has draws of its own, which are the
             same whatever is served.
         rate_step: ratio of neighbouring rates.
-        caution: where a search for a rate starts, as a share of what is expected; lengths start a quarter as
-            far from it. A failed load is time without a result, one that passes is one.
+        caution: where a search starts, as a share of what is expected; that of the relay's length as a share
+            of the way there from the baseline's. A failed load is time without a result, one that passes is
+            one.
         longest: history, tokens.
         again: a load that fails is run once more, with the same draws, even if the machine is as fast as
             it was. What others do to it makes loads fail that would pass, and none pass that would fail.
@@ -212,14 +213,16 @@ class Confirming:
         start *= effort.caution
         share_s, each_s = self._share(part)
         runs: Counter[int] = Counter()
+        _, load_s = self._requests(variant, start, length, each_s, effort.least)
+        until, most = _until(share_s, load_s), _FARTHEST
 
         async def attempt(level: int) -> Trial:
             runs[level] += 1
-            return await self._try(variant, start * step**level, length, each_s, effort.least, runs[level])
+            rate = start * step**level
+            count, _ = self._requests(variant, rate, length, each_s, effort.least)
+            return await self._try(variant, rate, length, count, runs[level], until)
 
         sure = None if known is None else math.floor(math.log(known / start, step) + 1e-9)
-        _, load_s = self._requests(variant, start, length, each_s, effort.least)
-        until, most = _until(share_s, load_s), _FARTHEST
         edge = await find_edge(attempt, -most, most, effort.tries, until, sure, effort.votes)
         best = start * step**edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
@@ -228,20 +231,22 @@ class Confirming:
         self, part: str, variant: Variant, rate: float, search: Search | None, known: int | None = None
     ) -> Found:
         simulated = search.best if search is not None else None
-        cautious = (simulated or BASE_LENGTH) * (3 + self._effort.caution) / 4
-        start = min(max(round(cautious / LENGTH_STEP), 1) * LENGTH_STEP, self._effort.longest)
+        expected, low = simulated or BASE_LENGTH, known or 0
+        cautious = round((low + self._effort.caution * (expected - low)) / LENGTH_STEP)
+        start = min(max(cautious, 1) * LENGTH_STEP, self._effort.longest)
         share_s, each_s = self._share(part)
         effort, runs = self._effort, Counter[int]()
         least, most = 1 - start // LENGTH_STEP, (self._effort.longest - start) // LENGTH_STEP
+        _, load_s = self._requests(variant, rate, start, each_s, effort.least_length)
+        until = _until(share_s, load_s)
 
         async def attempt(level: int) -> Trial:
             tokens = start + LENGTH_STEP * level
             runs[level] += 1
-            return await self._try(variant, rate, tokens, each_s, effort.least_length, runs[level])
+            count, _ = self._requests(variant, rate, tokens, each_s, effort.least_length)
+            return await self._try(variant, rate, tokens, count, runs[level], until)
 
         sure = None if known is None else (known - start) // LENGTH_STEP
-        _, load_s = self._requests(variant, rate, start, each_s, effort.least_length)
-        until = _until(share_s, load_s)
         edge = await find_edge(attempt, least, most, effort.tries, until, sure, effort.votes)
         best = start + LENGTH_STEP * edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
@@ -262,14 +267,13 @@ class Confirming:
         return count, count * each_s
 
     async def _try(
-        self, variant: Variant, rate: float, length: int, seconds: float, least: int, run: int
+        self, variant: Variant, rate: float, length: int, count: int, run: int, more: Callable[[bool], bool]
     ) -> Trial:
         """The `run`th run of a load, from 1 on.
 
         One that fails is run again, with the same draws, if the machine is slower than it was, and in any
-        case if the effort says so.
+        case if the effort says so; as long as there is time.
         """
-        count, load_s = self._requests(variant, rate, length, seconds, least)
         failed: list[Point] = []
         while True:
             trial = await self._run(variant, rate, length, count, run)
@@ -282,7 +286,7 @@ class Confirming:
             if not steady:
                 self._progress("the machine is slower than when tau was measured")
                 await self._steady.wait()
-            if clock() + load_s > self._time.end_s:
+            if not more(False):
                 return trial
             failed += trial.points
 

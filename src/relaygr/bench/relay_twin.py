@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
+import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -12,13 +12,14 @@ import msgspec
 
 from relaygr.sim.experiments import Experiment, experiment
 from relaygr.sim.lab import Lab
-from relaygr.sim.protocol import find_length
+from relaygr.sim.protocol import Outcome
 from relaygr.sim.tally import Result
 from relaygr.sim.traffic import Regime, Traffic
 from relaygr.sim.world import World
 
 # Seeds of which a short load takes the one whose draws are the most typical.
-_SEEDS = 8
+_SEEDS = 12
+_NEAR = 0.15  # lengths around an edge, relative to it, at which draws are compared
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,16 +68,24 @@ def _search(question: Question) -> Answer:
 
 
 def typical_seed(question: Question, found: Experiment) -> int:
-    """Of the seeds from the first on, the one with which short loads at low rates have the longest histories
-    that long loads have, for both that are compared; by simulation alone.
+    """Of the seeds from the first on, the one with which short loads at low rates fare as long loads do, at
+    lengths about the edges of both that are compared; by simulation alone.
 
     Three rankings that are due within a hundredth of a second decide whether 150 requests pass. In some draws
     there are none, in others one or two such places, at every length.
     """
     lengths, first = found.lengths, question.seeds[0]
-    wanted = [search.best if search is not None else None for search in (lengths.inline, lengths.relay)]
-    if lengths.q0 is None or None in wanted:
+    searches = [search for search in (lengths.inline, lengths.relay) if search is not None and search.best]
+    if lengths.q0 is None or len(searches) < 2:
         return first
+    near = [
+        probe
+        for search in searches
+        for probe in search.probes
+        if abs(probe.length / (search.best or 1) - 1) <= _NEAR
+    ]
+    budgets = replace(question.world.budgets, b_rank_ms=question.rank_taus * found.tau_ms)
+    world = msgspec.structs.replace(question.world, budgets=budgets)
     traffic = msgspec.structs.replace(
         question.traffic,
         regime=question.regime,
@@ -84,20 +93,18 @@ def typical_seed(question: Question, found: Experiment) -> int:
         requests=question.short,
         even=True,
     )
-    budgets = replace(question.world.budgets, b_rank_ms=question.rank_taus * found.tau_ms)
-    world = msgspec.structs.replace(question.world, budgets=budgets)
-    most = 2 * int(max(length for length in wanted if length is not None))
 
     def strays(seed: int) -> float:
         lab = Lab(world, traffic, (seed,))
-        names = ("inline_full", "relay_full")
-        edges = [find_length(lab.probe, name, lengths.q0 or 0.0, most).best or 0 for name in names]
-        # Relative: a step of 128 tokens is more of a shorter history.
         return sum(
-            abs(math.log(max(edge, 1) / (best or 1))) for edge, best in zip(edges, wanted, strict=True)
+            abs(_good(lab.probe(probe.variant, probe.rate, probe.length)) - _good(probe)) for probe in near
         )
 
     return min(range(first, first + _SEEDS), key=strays)
+
+
+def _good(outcome: Outcome) -> float:
+    return statistics.fmean(share.good for share in outcome.shares)
 
 
 def _serve(load: Load) -> Result:

@@ -14,7 +14,7 @@ from relaygr.cli.report import write_json
 from relaygr.config.paths import check_file
 from relaygr.core.errors import ConfigError
 
-_QUICK_MINUTES, _FULL_MINUTES = 4.65, 55.0
+_QUICK_MINUTES, _FULL_MINUTES = 4.5, 55.0
 
 
 def relay(
