@@ -15,7 +15,7 @@ from relaygr.cli.bench_cluster import cluster
 from relaygr.cli.cluster_client import ClusterClient
 from relaygr.core.errors import ConfigError
 
-SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 30, "phase_s": 1.5, "part": ("chaos",)}
+SMALL: dict[str, Any] = {"replicas": 2, "users": 30, "rate": 30, "phase_s": 4, "part": ("chaos",)}
 
 
 @pytest.mark.slow
@@ -32,20 +32,22 @@ def test_nothing_fails_and_users_follow(
         assert whole[name] == found[name]
     assert found["affinity_share"] == 1.0
     failed = [found[f"failed_{when}"] for when in ("after_kill", "in_add", "in_update")]
-    assert (failed, found["hung_after_kill"]) == ([0, 0, 0], 0)
-    # One stays of two, and another comes: half of the users or so are the new one's.
-    assert 0.15 <= found["moved_share_after_add"] <= 0.85
+    # Who asks one peer, which is killed, has nobody else to ask.
+    assert failed[0] <= (1 if shape == "peers" else 0)
+    assert (failed[1:], found["hung_after_kill"]) == ([0, 0], 0)
+    # One stays of two, and another comes: half of the users at most are the new one's, which begins with few.
+    assert 0 < found["moved_share_after_add"] <= 0.75
     assert (found["checked"], found["mixed_versions"], found["wrong"]) == (
         found["phases"][-1]["visits"],
         0,
         [],
     )
-    assert all(one["visits"] >= 45 for one in found["phases"])
+    assert all(one["visits"] >= 110 for one in found["phases"])
     assert found["hop_ms"] is not None
     assert (whole["scale"], whole["skipped"]) == (None, {})
     out = capsys.readouterr().out
     assert "update: 0 failed" in out
-    assert "recovered" in out
+    assert "all is as before" in out
 
 
 @pytest.mark.slow
