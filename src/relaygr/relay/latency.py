@@ -109,9 +109,13 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     def pass_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """T(q, ctx, c)."""
-        work = self.history_ms(new_tokens, cached_tokens)
+        return self.parts_ms(new_tokens, cached_tokens, candidates)[1]
+
+    def parts_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> tuple[float, float]:
+        """What a pass takes for its history tokens, and as a whole."""
+        history = self.history_ms(new_tokens, cached_tokens)
         scoring = self._scoring_ms(candidates, cached_tokens + new_tokens + 1) if candidates else 0.0
-        return self.t0_ms + work + scoring
+        return history, self.t0_ms + history + scoring
 
     def full_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         """Everything computed."""
@@ -239,13 +243,13 @@ class LatencyModel:
 
     def usual_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """What every second such pass is done in."""
-        whole_ms = self._coefficients.pass_ms(new_tokens, cached_tokens, candidates)
-        return self._of(self._coefficients.history_ms(new_tokens, cached_tokens), whole_ms).p50 * whole_ms
+        history_ms, whole_ms = self._coefficients.parts_ms(new_tokens, cached_tokens, candidates)
+        return (self._long if 2 * history_ms > whole_ms else self._short).p50 * whole_ms
 
     def p99_ms(self, new_tokens: int, cached_tokens: int, candidates: int) -> float:
         """What 99 of 100 such passes are done in."""
-        whole_ms = self._coefficients.pass_ms(new_tokens, cached_tokens, candidates)
-        return self._of(self._coefficients.history_ms(new_tokens, cached_tokens), whole_ms).p99 * whole_ms
+        history_ms, whole_ms = self._coefficients.parts_ms(new_tokens, cached_tokens, candidates)
+        return (self._long if 2 * history_ms > whole_ms else self._short).p99 * whole_ms
 
     def full_p99_ms(self, prefix_tokens: int, suffix_tokens: int, candidates: int) -> float:
         return self.p99_ms(prefix_tokens + suffix_tokens, 0, candidates)
@@ -286,6 +290,7 @@ class LatencyModel:
         known = list(ratios)
         self._coefficients = coefficients
         self._all, self._history, self._scoring = (RatioWindow(known) for _ in range(3))
+        self._choose()
         for shape, ms in timed:
             self._add([shape], ms)
 
@@ -300,14 +305,9 @@ class LatencyModel:
         ratio = ms / max(whole_ms, _LEAST_PREDICTION_MS)
         self._all.add(ratio)
         (self._history if 2 * history_ms > whole_ms else self._scoring).add(ratio)
+        self._choose()
 
-    @property
-    def _long(self) -> RatioWindow:
-        """Of passes that mostly compute history, or of all while those are few."""
-        return self._history if len(self._history) >= _FEW else self._all
-
-    def _of(self, history_ms: float, whole_ms: float) -> RatioWindow:
-        """The window of passes of which the history takes so much."""
-        if 2 * history_ms > whole_ms:
-            return self._long
-        return self._scoring if len(self._scoring) >= _FEW else self._all
+    def _choose(self) -> None:
+        """The windows that passes of either kind go by: of their kind, or of all passes while it has few."""
+        self._long = self._history if len(self._history) >= _FEW else self._all
+        self._short = self._scoring if len(self._scoring) >= _FEW else self._all
