@@ -11,7 +11,14 @@ import torch
 from relaygr.bench.cell import PAGE_TOKENS, random_ranker
 from relaygr.bench.relay_script import Limits
 from relaygr.bench.relay_servers import Servers, Site, budget_settings, site_settings
-from relaygr.bench.relay_speed import Speed, budgets_at, level_calibration, measure_speed, simulated
+from relaygr.bench.relay_speed import (
+    Speed,
+    budgets_at,
+    level_calibration,
+    measure_hits,
+    measure_speed,
+    simulated,
+)
 from relaygr.bench.relay_users import People
 from relaygr.core.units import GIB
 from relaygr.kernels.select import choose
@@ -19,13 +26,15 @@ from relaygr.memory.layout import KvLayout
 from relaygr.models.presets import AnyConfig, preset
 from relaygr.models.weights import save_ranker
 from relaygr.relay.budgets import Budgets
-from relaygr.sim.variants import INLINE_FULL, Variant
+from relaygr.sim.variants import INLINE_FULL, Variant, variant
 from relaygr.sim.world import World
 
 # The longest history that is tried: more than any preset's own window, because the relay reads more in time.
 LONGEST = 8192
 _ITEMS = 60_000
 _DEVICE_BYTES = 2 * GIB
+_INLINE_CACHED = variant("inline_cached")
+_HITS_SHARE = 0.2  # of the time in which tau is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +75,11 @@ class Ground:
         )
         return Site(self.folder, settings, self.own)
 
-    def world(self, variant: Variant, rank_taus: float, instances: int = 1) -> World:
+    def world(self, how: Variant, rank_taus: float, instances: int = 1) -> World:
         """Those servers, simulated."""
-        config, budgets = self.site(rank_taus).config(variant), self.budgets(rank_taus)
+        config, budgets = self.site(rank_taus).config(how), self.budgets(rank_taus)
         found = simulated(self.speed, self.calibration, budgets, config, self.token_bytes, instances)
-        return msgspec.structs.replace(found, variant=variant)
+        return msgspec.structs.replace(found, variant=how)
 
 
 async def prepare(
@@ -101,6 +110,8 @@ async def prepare(
         (door,) = await servers.doors(measuring.of(INLINE_FULL))
         people = People(LONGEST, 128, _ITEMS, seed)
         speed = await measure_speed(door, people, calibration, seconds)
+        (keeping,) = await servers.doors(Site(folder, settings).of(_INLINE_CACHED))
+        speed = await measure_hits(keeping, people, speed, _HITS_SHARE * seconds)
     level_calibration(calibration, speed)
     return Ground(
         folder=folder,

@@ -17,7 +17,7 @@ from relaygr.bench.relay_script import Limits
 from relaygr.bench.relay_users import People
 from relaygr.bench.relay_wire import Door, clock
 from relaygr.config.settings import Config
-from relaygr.relay.budgets import TAU_HISTORY, Budgets, auto_budgets, tau_ms
+from relaygr.relay.budgets import TAU_CANDIDATES, TAU_HISTORY, Budgets, auto_budgets, tau_ms
 from relaygr.relay.calibration import load_calibration, save_calibration
 from relaygr.relay.latency import Coefficients
 from relaygr.sim.costs import Costs, Scatter
@@ -42,7 +42,8 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
         fitted_tau_ms: what the server's own calibration says of that pass.
         overhead_ms: median of what such a request takes beyond its pass, from the time it is due: timer of
             the client, connection, parsing, event loops, threads that hand it on.
-        ratios: of every pass, its time over tau.
+        ratios: of every pass, its time over tau; hit_ratios: of rankings that found the history, one at a
+            time with pauses between, over the time that the coefficients give them.
         coefficients: of the calibration, raised to the measured tau.
     """
 
@@ -55,19 +56,23 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     coefficients: Coefficients
     ratios: tuple[float, ...] = ()
+    hit_ratios: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Lone:
-    """A pass over 2,048 history tokens that met no other: when it began, what it took, and what else did."""
+    """A pass over 2,048 history tokens that met no other: when it began, what it took, what else did, and
+    whether it found the history.
+    """
 
     at_s: float
     pass_ms: float
     rest_ms: float
+    hit: bool
 
 
 class Lonely:
-    """Times such passes on a server that keeps nothing between requests."""
+    """Times such passes on a server; full ones on one that keeps nothing between requests."""
 
     def __init__(self, door: Door, people: People) -> None:
         self._door, self._people = door, people
@@ -94,7 +99,8 @@ class Lonely:
             answer = READ_RANKED.decode(await self._door.ask(request))
             whole_ms = 1000 * (clock() - due_s)
             # Alone, it waits in a queue for no other request, but for a thread to take it up.
-            found.append(Lone(now_s, answer.compute_ms, whole_ms - answer.compute_ms))
+            rest_ms = whole_ms - answer.compute_ms
+            found.append(Lone(now_s, answer.compute_ms, rest_ms, answer.path == "hit"))
         return found
 
     async def _store(self) -> None:
@@ -139,6 +145,22 @@ async def measure_speed(door: Door, people: People, calibration: Path, seconds: 
     )
 
 
+async def measure_hits(door: Door, people: People, speed: Speed, seconds: float) -> Speed:
+    """`speed` with what hits take beside the fit: what surrounds a pass is a good part of one.
+
+    Args:
+        door: to a server that keeps what it computed.
+
+    Raises:
+        BackendError: it fails.
+    """
+    lonely = Lonely(door, people)
+    await lonely.time(0.0, _USERS)  # the first pass of a user finds nothing
+    hits = [one.pass_ms for one in await lonely.time(seconds, 2 * _WARM) if one.hit]
+    fitted_ms = speed.coefficients.hit_ms(TAU_HISTORY, 0, TAU_CANDIDATES)
+    return msgspec.structs.replace(speed, hit_ratios=tuple(round(ms / fitted_ms, 4) for ms in hits))
+
+
 def level_calibration(file: Path, speed: Speed) -> None:
     """Bring a calibration to the level of the measured tau, so that servers and simulator have one clock.
 
@@ -173,12 +195,15 @@ def simulated(
     speed: Speed, calibration: Path, budgets: Budgets, config: Config, token_bytes: int, instances: int = 1
 ) -> World:
     """The world of the simulator in which servers of these settings and this leveled calibration are."""
-    # Passes of all lengths scatter like those behind tau: they were measured for long enough to meet all that
-    # the machine's other work does to them.
-    scatter = tuple(Scatter(fit_ms=speed.tau_ms, chunk=chunk, ratios=speed.ratios) for chunk in (False, True))
+    # Long passes of all lengths scatter like those behind tau, short ones like hits: those were measured for
+    # long enough to meet all that the machine's other work does to them.
+    scatter = [Scatter(fit_ms=speed.tau_ms, chunk=chunk, ratios=speed.ratios) for chunk in (False, True)]
+    if speed.hit_ratios:
+        hit_ms = speed.coefficients.hit_ms(TAU_HISTORY, 0, TAU_CANDIDATES)
+        scatter.append(Scatter(fit_ms=hit_ms, chunk=False, ratios=speed.hit_ratios, hit=True))
     costs = Costs(
         coefficients=load_calibration(calibration).coefficients,
-        scatter=scatter if speed.ratios else (),
+        scatter=tuple(scatter) if speed.ratios else (),
         overhead_ms=speed.overhead_ms,
         token_bytes=token_bytes,
     )

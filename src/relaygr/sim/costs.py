@@ -12,18 +12,26 @@ import msgspec
 from relaygr.core.errors import ConfigError
 from relaygr.core.units import KIB
 from relaygr.relay.calibration import Calibration, load_calibration
-from relaygr.relay.latency import Coefficients
+from relaygr.relay.latency import Coefficients, Pass
 
 # A pass scatters like the measured passes of about its length.
 _NEIGHBOURS = 2
+# Passes that stand for all of their kind.
+_WHOLE, _CHUNK = Pass(new_tokens=2048, candidates=128), Pass(new_tokens=256, cached_tokens=2048, chunk=True)
+_HIT = Pass(new_tokens=0, cached_tokens=2048, candidates=128)
 
 
 class Scatter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Measured over fitted times of one shape, whose fitted time is `fit_ms`."""
+    """Measured over fitted times of one shape, whose fitted time is `fit_ms`.
+
+    Attributes:
+        hit: a ranking whose history was found.
+    """
 
     fit_ms: float
     chunk: bool
     ratios: tuple[float, ...]
+    hit: bool = False
 
 
 class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,9 +72,14 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 raise ConfigError(f"costs.{name}", f"{value} must be in [{low:g}, 1e15]")
 
     @property
-    def ratios(self) -> list[float]:
-        """What a server that calibrated itself starts from."""
-        return [ratio for one in self.scatter for ratio in one.ratios]
+    def timed(self) -> list[tuple[Pass, float]]:
+        """What a server that calibrated itself starts from: passes, and what they took in milliseconds."""
+        found = []
+        for one in self.scatter:
+            shape = _HIT if one.hit else _CHUNK if one.chunk else _WHOLE
+            fitted_ms = self.coefficients.batch_ms([shape])
+            found += [(shape, ratio * fitted_ms) for ratio in one.ratios]
+        return found
 
     def link_s(self, nbytes: int) -> float:
         return self.link_ms / 1000 + nbytes / self.link_bytes_per_s
@@ -83,7 +96,9 @@ def measured(calibration: Calibration, scatter: bool = True) -> Costs:
         fit_ms = fitted.batch_ms([point.shape])
         if fit_ms > 0:
             ratios = tuple(ms / fit_ms for ms in point.times_ms)
-            found.append(Scatter(fit_ms=fit_ms, chunk=point.shape.chunk, ratios=ratios))
+            shape = point.shape
+            hit = not shape.chunk and 4 * shape.new_tokens < shape.cached_tokens
+            found.append(Scatter(fit_ms=fit_ms, chunk=shape.chunk, ratios=ratios, hit=hit))
     return Costs(coefficients=fitted, scatter=tuple(found) if scatter else ())
 
 
@@ -116,7 +131,12 @@ class Noise:
         if not fits:
             return 1.0
         place = bisect_left(fits, fit_ms)
-        low, high = max(place - _NEIGHBOURS, 0), min(place + _NEIGHBOURS, len(fits))
+        if len(fits) <= _NEIGHBOURS:  # then the nearest alone
+            near_low = place and (place == len(fits) or fit_ms * fit_ms < fits[place - 1] * fits[place])
+            low = place - 1 if near_low else place
+            high = low + 1
+        else:
+            low, high = max(place - _NEIGHBOURS, 0), min(place + _NEIGHBOURS, len(fits))
         rng = self._rng.random
         near = self._ratios[chunk][low + int(rng() * (high - low))]
         return near[int(rng() * len(near))]

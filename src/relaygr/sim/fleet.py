@@ -42,7 +42,7 @@ class Fleet:
     def __init__(self, world: World, timeline: Timeline, tally: Tally) -> None:
         self._world, self._timeline, self._tally = world, timeline, tally
         self._refs = Refs()
-        self._latency = LatencyModel(world.costs.coefficients, world.costs.ratios)
+        self._latency = LatencyModel(world.costs.coefficients, timed=world.costs.timed)
         chunks = self._latency.chunks(world.budgets.chunk_ms, world.page_tokens)
         self._plans, self._noise = ChunkPlans(chunks), Noise(world.costs, world.seed)
         self._overhead_s = world.costs.overhead_ms / 1000
