@@ -103,6 +103,8 @@ class LoadMeter:
 
     def _now(self, now_s: float) -> _Slice:
         tick = int(now_s // self._slice_s)
+        if tick == self._tick and self._slices:
+            return self._slices[tick]
         if not self._slices:
             self._first = self._tick = tick
             self._slices[tick] = _empty()
