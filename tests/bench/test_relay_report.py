@@ -176,8 +176,8 @@ def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
     assert confirmed.inline_rate is not None
     assert {trial.length for trial in confirmed.inline_rate.trials} == {2560}
     assert confirmed.relay_rate is not None
-    # As much faster than the simulator's as the baseline was, and somewhat below.
-    assert confirmed.relay_rate.trials[0].rate == pytest.approx(0.75 * 80.0 * 1.1**4)
+    # Below the simulator's, whose baseline was no faster than the real one.
+    assert confirmed.relay_rate.trials[0].rate == pytest.approx(0.65 * 80.0)
     assert confirmed.relay_length is not None
     # The longest that is tried passed at a higher rate already.
     assert (confirmed.relay_length.best, confirmed.relay_length.trials) == (2560, ())

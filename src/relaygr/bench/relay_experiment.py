@@ -39,7 +39,7 @@ _EVEN_TAUS = 0.2
 _MOST_AGAIN = 2  # times that a load is run again
 # Where the search for the relay's rate starts, as a share of what is expected: near its edge everything is
 # late in a slow second, and what has not passed once by the end of its time is no figure.
-_RELAY_PACE = 0.75
+_RELAY_PACE = 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +195,9 @@ class Confirming:
             known = simulated.inline.best if simulated is not None else None
             inline = await self._rate("inline rate", INLINE_FULL, length, guess, known, sure)
         known = simulated.relay.best if simulated is not None else None
-        start = known * (base.pace or self._regime_pace) if known is not None else 4 * base.best
-        start *= _RELAY_PACE
+        # What even waits add to the baseline's rate they do not add to this one.
+        pace = min(base.pace or self._regime_pace, 1.0)
+        start = _RELAY_PACE * (pace * known if known is not None else 4 * base.best)
         relay = await self._rate("relay rate", RELAY_FULL, length, start, known)
         return inline, relay
 
