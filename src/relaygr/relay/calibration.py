@@ -84,15 +84,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Median over prediction, minus 1."""
         return point.median_ms / self.coefficients.batch_ms([point.shape]) - 1
 
-    def ratios(self) -> list[float]:
-        """Measured over predicted, of every single time."""
-        return [
-            ms / predicted
-            for point in self.points
-            if (predicted := self.coefficients.batch_ms([point.shape])) > 0
-            for ms in point.times_ms
-        ]
-
     def model(self) -> LatencyModel:
         """A latency model that starts from here."""
         timed = ((point.shape, ms) for point in self.points for ms in point.times_ms)
