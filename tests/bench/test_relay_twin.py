@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 import pytest
 
@@ -10,7 +12,6 @@ from relaygr.bench.relay_twin import Question, search_all, typical_seed
 from relaygr.relay.latency import Coefficients
 from relaygr.sim.costs import Costs
 from relaygr.sim.experiments import Experiment
-from relaygr.sim.lab import Lab
 from relaygr.sim.protocol import Lengths, Outcome, Search, Share
 from relaygr.sim.traffic import Traffic
 from relaygr.sim.world import World, budgets_of
@@ -46,26 +47,61 @@ def found(inline: Search | None, relay: Search | None, q0: float | None = 1.0) -
     )
 
 
-INLINE = Search(best=2048, probes=(probe("inline_full", 2176, 0.97, 0.99), probe("inline_full", 4096, 0.0)))
-RELAY = Search(best=3072, probes=(probe("relay_full", 3072, 0.99, 0.99), probe("relay_full", 3200, 0.98)))
+INLINE, RELAY = Search(best=2048, probes=()), Search(best=3072, probes=())
+STEP = 128
+
+# Longest histories of each seed's short loads, in steps; those of long loads are 16 and 24.
+EDGES = {
+    3: (20, 24),  # another ratio
+    4: (18, 27),  # the ratio, but longer
+    5: (16, 22),
+    6: (16, 25),  # the ratio but for a step
+    7: (17, 24),
+}
 
 
-def good(seed: int, name: str, length: int) -> float:
-    lab = Lab(WORLD, msgspec.structs.replace(QUESTION.traffic, requests=60, even=True), (seed,))
-    return lab.probe(name, 1.0, length).shares[0].good
+class ShortLab:
+    """Short loads with those edges."""
+
+    tried: ClassVar[list[tuple[str, int]]] = []
+
+    def __init__(self, world: World, traffic: Traffic, seeds: tuple[int, ...]) -> None:
+        assert traffic.requests == QUESTION.short
+        assert traffic.even
+        self.edges = dict(zip(("inline_full", "relay_full"), EDGES[seeds[0]], strict=True))
+
+    def probe(self, name: str, rate: float, length: int) -> Outcome:
+        assert rate == 1.0
+        self.tried.append((name, length))
+        return probe(name, length, 1.0 if length <= self.edges[name] * STEP else 0.9)
 
 
-def test_the_draws_are_those_that_fare_like_long_loads_near_the_edges(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(relay_twin, "_SEEDS", 5)
-    # 4,096 tokens are far from the edge, and do not count.
-    wanted = {("inline_full", 2176): 0.98, ("relay_full", 3072): 0.99, ("relay_full", 3200): 0.98}
-    strays = {
-        seed: sum(abs(good(seed, *where) - share) for where, share in wanted.items()) for seed in range(3, 8)
+def test_the_draws_are_those_with_the_edges_of_long_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_twin, "_SEEDS", len(EDGES))
+    monkeypatch.setattr(relay_twin, "Lab", ShortLab)
+    assert typical_seed(QUESTION, found(INLINE, RELAY)) == 6
+    lengths = {
+        name: [length // STEP for who, length in ShortLab.tried if who == name] for name, _ in ShortLab.tried
     }
-    assert typical_seed(QUESTION, found(INLINE, RELAY)) == min(strays, key=lambda seed: strays[seed])
-    assert len(set(strays.values())) > 1
+    assert set(lengths["inline_full"]) == {16, 17, 18, 19, 20, 21}
+    assert set(lengths["relay_full"]) == {22, 23, 24, 25, 26, 27, 28}
+
+
+def test_edges_are_looked_for_no_farther_than_they_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay_twin, "_SEEDS", 2)
+    monkeypatch.setattr(relay_twin, "Lab", ShortLab)
+    monkeypatch.setattr(ShortLab, "tried", [])
+    monkeypatch.setitem(EDGES, 3, (400, 0))
+    monkeypatch.setitem(EDGES, 4, (2, 300))
+    typical_seed(QUESTION, found(INLINE, RELAY))
+    steps = [length // STEP for _, length in ShortLab.tried]
+    assert (min(steps), max(steps)) == (16 - 5, 24 + 5)
+
+
+def test_short_loads_of_the_real_simulator_have_edges() -> None:
+    lengths = Lengths(q0=1.0, base=Search(best=2.0, probes=()), inline=INLINE, relay=RELAY)
+    assert lengths.ratio == 1.5
+    assert 3 <= typical_seed(QUESTION, found(INLINE, RELAY)) < 15
 
 
 @pytest.mark.parametrize(

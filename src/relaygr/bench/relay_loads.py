@@ -19,8 +19,8 @@ from relaygr.sim.variants import Variant
 from relaygr.sim.workload import generate
 
 # Of the time in which nothing is due, what is left, in units of tau. A relay measures its load and meets more
-# than that of the schedule; with less, it would refuse signals.
-_IDLE_TAUS, _RELAY_IDLE_TAUS = 0.5, 2.0
+# than that of the schedule; with much less, it would refuse signals.
+_IDLE_TAUS, _RELAY_IDLE_TAUS = 0.5, 1.0
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):

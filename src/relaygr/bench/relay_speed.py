@@ -35,9 +35,10 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         tau_ms: of full passes over 2,048 history tokens and 128 candidates, of users one at a time with
-            pauses between, as the server times them: the largest median of any five seconds. Where others
-            share the processor, it has two speeds and changes between them every few seconds. A budget in
-            units of the fast one is missed at the slow one, whatever is served.
+            pauses between, as the server times them: the median of each five seconds, and of those the
+            median, the larger of the two in the middle. Where others share the processor, it has two speeds
+            and changes between them every few seconds. A budget in units of the fast one is missed at the
+            slow one, whatever is served; one in units of a slow spell is half a tau longer than it says.
         median_ms, p10_ms, p90_ms: of all those passes.
         fitted_tau_ms: what the server's own calibration says of that pass.
         overhead_ms: median of what such a request takes beyond its pass, from the time it is due: timer of
@@ -130,7 +131,7 @@ async def measure_speed(door: Door, people: People, calibration: Path, seconds: 
     passes = [one.pass_ms for one in lone]
     fitted = load_calibration(calibration).coefficients
     most = max(map(len, windows.values()))
-    tau = max(statistics.median(one) for one in windows.values() if len(one) >= most / 2)
+    tau = statistics.median_high(statistics.median(one) for one in windows.values() if len(one) >= most / 2)
     tenths = statistics.quantiles(passes, n=10)
     return Speed(
         tau_ms=tau,

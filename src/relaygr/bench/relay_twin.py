@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
-import statistics
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -12,14 +12,15 @@ import msgspec
 
 from relaygr.sim.experiments import Experiment, experiment
 from relaygr.sim.lab import Lab
-from relaygr.sim.protocol import Outcome
+from relaygr.sim.protocol import LENGTH_STEP
 from relaygr.sim.tally import Result
 from relaygr.sim.traffic import Regime, Traffic
 from relaygr.sim.world import World
 
 # Seeds of which a short load takes the one whose draws are the most typical.
 _SEEDS = 12
-_NEAR = 0.15  # lengths around an edge, relative to it, at which draws are compared
+_ALIKE = 0.1  # between logarithms of ratios; half of it is called equal
+_FAR = 5  # steps of a length from the edge of long loads that are looked at
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,22 +69,17 @@ def _search(question: Question) -> Answer:
 
 
 def typical_seed(question: Question, found: Experiment) -> int:
-    """Of the seeds from the first on, the one with which short loads at low rates fare as long loads do, at
-    lengths about the edges of both that are compared; by simulation alone.
+    """Of the seeds from the first on, the one with which short loads at low rates have the edges that long
+    loads have: their ratio first, then where they are; by simulation alone.
 
     Three rankings that are due within a hundredth of a second decide whether 150 requests pass. In some draws
     there are none, in others one or two such places, at every length.
     """
     lengths, first = found.lengths, question.seeds[0]
-    searches = [search for search in (lengths.inline, lengths.relay) if search is not None and search.best]
-    if lengths.q0 is None or len(searches) < 2:
+    q0, edges = lengths.q0, [search.best for search in (lengths.inline, lengths.relay) if search is not None]
+    if q0 is None or len(edges) < 2 or not all(edges):
         return first
-    near = [
-        probe
-        for search in searches
-        for probe in search.probes
-        if abs(probe.length / (search.best or 1) - 1) <= _NEAR
-    ]
+    inline, relay = (int(edge or 0) // LENGTH_STEP for edge in edges)
     budgets = replace(question.world.budgets, b_rank_ms=question.rank_taus * found.tau_ms)
     world = msgspec.structs.replace(question.world, budgets=budgets)
     traffic = msgspec.structs.replace(
@@ -94,17 +90,31 @@ def typical_seed(question: Question, found: Experiment) -> int:
         even=True,
     )
 
-    def strays(seed: int) -> float:
+    def strays(seed: int) -> tuple[int, int]:
         lab = Lab(world, traffic, (seed,))
-        return sum(
-            abs(_good(lab.probe(probe.variant, probe.rate, probe.length)) - _good(probe)) for probe in near
-        )
+        near, far = (_edge(lab, *where) for where in (("inline_full", q0, inline), ("relay_full", q0, relay)))
+        ratio = abs(math.log(far / near * inline / relay))
+        return round(ratio / _ALIKE), abs(near - inline) + abs(far - relay)
 
     return min(range(first, first + _SEEDS), key=strays)
 
 
-def _good(outcome: Outcome) -> float:
-    return statistics.fmean(share.good for share in outcome.shares)
+def _edge(lab: Lab, name: str, rate: float, expected: int) -> int:
+    """The longest history that passes, in steps: from the expected one on, and not farther than `_FAR`."""
+
+    def passes(steps: int) -> bool:
+        return lab.probe(name, rate, steps * LENGTH_STEP).passes
+
+    steps = expected
+    if passes(steps):
+        while steps < expected + _FAR and passes(steps + 1):
+            steps += 1
+        return steps
+    while steps > max(expected - _FAR, 1):
+        steps -= 1
+        if passes(steps):
+            break
+    return steps
 
 
 def _serve(load: Load) -> Result:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from relaygr.cache.pages import PageIds
 from relaygr.core.ids import Fingerprint, Tenant, UserId
@@ -24,8 +25,7 @@ def identity(ref: Ref) -> Identity:
     return Identity(ref.tenant, ref.user, ref.model_fp, ref.schema, ref.anchor)
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct, eq=False):
     """One immutable version of a user's state; only `dirty_tail` ever changes.
 
     Attributes:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 from relaygr.cache.lease import PageCopy, ReadLease, WriteLease
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 from relaygr.core.state import Answer, Ref, Touch
@@ -24,8 +26,7 @@ class Reason(StrEnum):
     STALE_MODEL = "stale_model"  # not the model fingerprint of the last swap
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """A typed no; nothing was changed, pinned or evicted."""
 
     reason: Reason

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
+
+import msgspec
 
 from relaygr.cache.entry import Identity
 from relaygr.cache.pages import PageIds
@@ -28,8 +29,7 @@ class LeaseKeeper(Protocol):
     def publish(self, lease: WriteLease, now_s: float) -> bool: ...
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Lease:
+class Lease(msgspec.Struct, eq=False, kw_only=True):
     """A pin on pages until `release`, the end of the `with` block, or a sweep after `expires_s`.
 
     Attributes:
@@ -43,15 +43,15 @@ class Lease:
         live: False once the lease has ended; a holder that may be late checks it before touching the pages.
     """
 
-    keeper: LeaseKeeper = field(repr=False)
+    keeper: LeaseKeeper
     identity: Identity
     owner: str
     expires_s: float
-    pins: PageIds = field(repr=False)
+    pins: PageIds
     page_count: int
     tokens: int
     rounded_tokens: int = 0
-    live: bool = field(default=True, init=False)
+    live: bool = True
 
     @property
     def pages(self) -> tuple[int, ...]:
@@ -71,8 +71,7 @@ class Lease:
         self.release()
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class ReadLease(Lease):
+class ReadLease(Lease, eq=False, kw_only=True):
     """The right to read the first `tokens` rows; they do not change while the lease is live.
 
     `clean_tail` says that slots behind `tokens` in the last page are zero and stay so until release; it is
@@ -82,8 +81,7 @@ class ReadLease(Lease):
     clean_tail: bool
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class WriteLease(Lease):
+class WriteLease(Lease, eq=False, kw_only=True):
     """The one right to write a user's next version: rows `reused_tokens` .. `tokens - 1` of `pages`.
 
     The holder first zeroes `fresh`, then performs `copies`, then writes the rows; slots behind the last row
@@ -92,12 +90,12 @@ class WriteLease(Lease):
     swapped: the pages stay the holder's until it lets go, but `publish` will answer False.
     """
 
-    ref: Ref = field(repr=False)
+    ref: Ref
     reused_tokens: int
     shared_pages: int  # with the version before
     fresh: tuple[int, ...]
     copies: tuple[PageCopy, ...]
-    cancelled: bool = field(default=False, init=False)
+    cancelled: bool = False
 
     def publish(self, now_s: float) -> bool:
         """Make the new version visible and let go.

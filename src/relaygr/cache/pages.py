@@ -87,7 +87,7 @@ class PageAllocator:
     def _adjacent(self, n: int, after: int | None) -> int | None:
         if after is None or after + 1 + n > self.total:
             return None
-        return after + 1 if self._flags[after + 1 : after + 1 + n].all() else None
+        return after + 1 if np.count_nonzero(self._flags[after + 1 : after + 1 + n]) == n else None
 
     def _first_run(self, n: int) -> int | None:
         starts, length = self._bits, 1  # bit i of `starts`: pages i .. i+length-1 are all free

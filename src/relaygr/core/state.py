@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+import msgspec
+
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(msgspec.Struct, frozen=True):
     """A prefix of one user's tokens, by content.
 
     Attributes:
@@ -34,13 +35,11 @@ class Ref:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(msgspec.Struct, frozen=True):
     """Nothing usable is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(msgspec.Struct, frozen=True):
     """Tokens [device_start, device_end) are on the device, [0, host) in host memory, [0, disk) on disk.
 
     All of them count only what matches the request's content, whatever else an entry holds. `usable` is the

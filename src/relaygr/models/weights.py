@@ -14,6 +14,7 @@ from safetensors.torch import save as serialize
 
 from relaygr.core.errors import BackendError, ConfigError
 from relaygr.core.ids import Fingerprint
+from relaygr.models.initial import blank
 from relaygr.models.presets import AnyConfig
 from relaygr.models.ranker import Ranker
 
@@ -83,7 +84,7 @@ def open_ranker(folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Ranke
         raise ConfigError(
             str(folder / CONFIG_FILE), f"is not the configuration that {WEIGHTS_FILE} was saved with"
         )
-    with torch.device("meta"):
+    with blank():
         model = Ranker(config)
     _check(path, state, model.state_dict())
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, assign=True)

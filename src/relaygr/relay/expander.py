@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
 
+import msgspec
+
 from relaygr.core.state import Prefix, Ref
 from relaygr.relay.link import ReloadLink, Turn
 from relaygr.relay.returns import Returns
@@ -47,8 +49,7 @@ class Spill(StrEnum):
     QUEUE_FULL = "queue_full"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """A step and its reason.
 
     Attributes:

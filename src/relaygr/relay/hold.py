@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Generic, TypeVar
+
+import msgspec
 
 K = TypeVar("K", bound=Hashable)
 
@@ -36,8 +37,7 @@ class Cause(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class Left(Generic[K]):
+class Left(msgspec.Struct, Generic[K], frozen=True):
     """A prefix that left the book; if it was READY or PINNED, its bytes are plain cache from now on."""
 
     key: K
@@ -47,8 +47,7 @@ class Left(Generic[K]):
     cause: Cause
 
 
-@dataclass(slots=True)
-class Hold:
+class Hold(msgspec.Struct, eq=False):
     """What the book knows of a live prefix.
 
     Attributes:
@@ -61,7 +60,7 @@ class Hold:
     nbytes: int
     state: State = State.RESERVED
     pins: int = 0
-    claims: list[float] = field(default_factory=list)
+    claims: list[float] = []
     fate: Cause = Cause.ORPHAN
     forgotten: bool = False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -58,8 +59,10 @@ class LoadMeter:
         self._slice_s = window_s / slices
         self._limit = slices
         self._first = self._tick = 0
+        self._end_s = -math.inf  # of the current slice
         # By tick, empty until the first call; the current one is not over, and one more than the limit.
         self._slices: dict[int, _Slice] = {}
+        self._current = _empty()
         # Of all of them: sums that are made anew with every tick, and grow until the next.
         self._whole = _empty()
         self._mean_ms: dict[Kind, float] = dict.fromkeys(Kind, 0.0)
@@ -102,15 +105,15 @@ class LoadMeter:
         return self.rate_per_s(kind, now_s) * self._mean_ms[kind] / 1000 / slots
 
     def _now(self, now_s: float) -> _Slice:
+        if now_s < self._end_s:
+            return self._current
         tick = int(now_s // self._slice_s)
-        if tick == self._tick and self._slices:
-            return self._slices[tick]
         if not self._slices:
-            self._first = self._tick = tick
-            self._slices[tick] = _empty()
-        elif tick > self._tick:
-            self._tick = tick
-            self._slices = {at: one for at, one in self._slices.items() if at >= tick - self._limit}
-            self._whole = _sum(self._slices.values())
-            self._slices[tick] = _empty()
-        return self._slices[self._tick]
+            self._first = tick
+        elif tick <= self._tick:
+            return self._current
+        self._slices = {at: one for at, one in self._slices.items() if at >= tick - self._limit}
+        self._whole = _sum(self._slices.values())
+        self._tick, self._end_s = tick, (tick + 1) * self._slice_s
+        self._current = self._slices[tick] = _empty()
+        return self._current

@@ -19,6 +19,7 @@ Kind = Literal["blake2b", "mix64"]
 U64 = npt.NDArray[np.uint64]
 
 _BYTES = 8
+_ONE_BY_ONE = 4  # of many members, those that are found without sorting all
 _TOP = 1 << 64
 # The multipliers of splitmix64's finaliser.
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -115,12 +116,17 @@ class _Mixed:
     def order(self, key: str) -> Iterator[int]:
         # The scratch arrays belong to the next call as soon as this one has yielded.
         scores = self._scores(key).copy()
-        first = int(scores.argmax())
-        yield first
+        left, yielded = scores.copy(), []
+        # Few are asked for beyond the second; of many members, finding one is much less than sorting all.
+        for _ in range(min(_ONE_BY_ONE, len(left))):
+            place = int(left.argmax())
+            yield place
+            yielded.append(place)
+            left[place] = 0
         # Ascending and stable over the reversed array, read backwards: equal scores stay in order of place.
         last = len(scores) - 1
         ordered = last - np.argsort(scores[::-1], kind="stable")[::-1]
-        yield from (place for place in ordered.tolist() if place != first)
+        yield from (place for place in ordered.tolist() if place not in yielded)
 
     def _scores(self, key: str) -> U64 | npt.NDArray[np.float64]:
         mixed, spare = self._mixed, self._spare

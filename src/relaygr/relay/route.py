@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 
 class Lap(StrEnum):
     """What a request is for; OTHER is everything that is neither of the two laps."""
@@ -34,8 +36,7 @@ class Refusal(StrEnum):
     HOT_KEY = "hot_key"
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """Where a request goes. `Router.done` must be told when it has ended.
 
     Attributes:
@@ -50,8 +51,7 @@ class Route:
     moved: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """The request goes nowhere."""
 
     reason: Refusal

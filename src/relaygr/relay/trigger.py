@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 from relaygr.config.relay import TriggerConfig
 from relaygr.relay.budgets import Budgets
@@ -33,8 +34,7 @@ class Reason(StrEnum):
     LOAD = "load"
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(msgspec.Struct, frozen=True):
     """What is known of a request before retrieval; never the history itself.
 
     Attributes:
@@ -54,8 +54,7 @@ class Meta:
     cached_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(msgspec.Struct, frozen=True):
     """A model build as the trigger sees it.
 
     Attributes:
@@ -73,8 +72,7 @@ class Build:
     budgets: Budgets | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(msgspec.Struct, frozen=True):
     """The instance that both laps of the request would use.
 
     Attributes:
@@ -94,8 +92,7 @@ class Owner:
     key_inflight: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The decision and the times it rests on, in milliseconds; None where not asked for.
 
     Attributes:

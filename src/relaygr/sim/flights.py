@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from relaygr.cache.interface import LoadPlan
 from relaygr.sim.chunks import ChunkPlan
 from relaygr.sim.visit import Visit
 
 
-@dataclass(slots=True, eq=False)
-class Flight:
+class Flight(msgspec.Struct, eq=False):
     """One pre-inference; what host memory has of the prefix is copied before anything is computed.
 
     Attributes:
@@ -41,11 +41,11 @@ class Flight:
     wanted: bool = True
     running: bool = False
     ranked: bool = False
-    plan: ChunkPlan = field(default=ChunkPlan((), ()))
+    plan: ChunkPlan = ChunkPlan((), ())
     ends_s: tuple[float, ...] = ()
     ends_at_s: float = 0.0
-    visits: list[Visit] = field(default_factory=list)
-    waiting: list[Visit] = field(default_factory=list)
+    visits: list[Visit] = []
+    waiting: list[Visit] = []
 
 
 class FlightQueue:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from relaygr.core.state import Ref
 from relaygr.relay.expander import Expander
 from relaygr.relay.latency import LatencyModel
@@ -42,8 +44,7 @@ class Counts:
     copied_out_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(msgspec.Struct, frozen=True):
     """So much of a prefix, already compared with it."""
 
     tokens: int

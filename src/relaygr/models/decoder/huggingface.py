@@ -24,6 +24,7 @@ from relaygr.models.decoder.shards import (
     stamps,
     weight_files,
 )
+from relaygr.models.initial import blank
 
 CONFIG_FILE = "config.json"
 _FLOATS = ("F64", "F32", "BF16", "F16")
@@ -111,7 +112,7 @@ def _published(parameter: Tensor, part: Part) -> Tensor:
 
 def _empty(config: DecoderConfig, dtype: torch.dtype) -> Decoder:
     """A model whose memory is reserved and not yet written."""
-    with torch.device("meta"):
+    with blank():
         model = Decoder(config)
     model.cast(dtype)
     return model.to_empty(device="cpu")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 from torch import Tensor
 
 from relaygr.config.paths import check_folder
@@ -23,6 +22,7 @@ from relaygr.models.imports.notes import ImportReport, Notes
 from relaygr.models.imports.reading import Contents, FileRecord
 from relaygr.models.imports.settings import Given, Settings, read_settings
 from relaygr.models.imports.source import add_tables, read_source
+from relaygr.models.initial import blank
 from relaygr.models.ranker import Ranker
 from relaygr.models.weights import CONFIG_FILE, WEIGHTS_FILE, save_ranker
 
@@ -96,7 +96,7 @@ def _convert(job: ImportJob, given: Given, contents: Contents, detected: Detecte
     config = _CONVERTERS[job.source](ledger, given.settings, detected, job.scaling_seqlen, notes)
     if ledger.rounded:
         notes.warnings.append("float64 tensors were rounded to float32")
-    with torch.device("meta"):
+    with blank():
         model = Ranker(config)
     model.load_state_dict(_unshared(ledger.state), assign=True)
     return Imported(model.eval().requires_grad_(False), detected, ledger, notes)

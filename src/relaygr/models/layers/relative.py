@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from relaygr.kernels.interface import ScoreBias
 from relaygr.models.hstu import HstuConfig
+from relaygr.models.initial import normal
 from relaygr.models.row import RowInput
 
 TIME_ROWS = 129
@@ -55,9 +56,9 @@ class RelativeTables(nn.Module):
     def __init__(self, config: HstuConfig) -> None:
         super().__init__()
         self.span = config.max_seq_len - 1
-        self.position = nn.Parameter(torch.randn(2 * config.max_seq_len - 1) * 0.02)
+        self.position = normal(2 * config.max_seq_len - 1, std=0.02)
         timed = config.layer.relative_bias == "position_time"
-        self.time = nn.Parameter(torch.randn(TIME_ROWS) * 0.02) if timed else None
+        self.time = normal(TIME_ROWS, std=0.02) if timed else None
 
     def bias(self, steps: Steps, rows: Tensor, keys: Tensor) -> Tensor:
         """Bias of events `rows` [n] on events `keys` [t], [n, t]."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from relaygr.kernels.interface import Kernel
 from relaygr.models.dense import Norm, SwishNormStack
 from relaygr.models.hstu import HstuConfig
+from relaygr.models.initial import normal
 from relaygr.models.row import RowInput
 from relaygr.models.tokens.interface import Int64, Tokens
 from relaygr.models.tokens.tables import MISSING, DirectTable, count_unknown
@@ -42,8 +43,8 @@ class ActionEncoder(nn.Module):
         super().__init__()
         types, dim = len(config.action_weights), config.action_dim
         self.weights = config.action_weights
-        self.table = nn.Parameter(torch.randn(types, dim) * 0.1)
-        self.target = nn.Parameter(torch.randn(types * dim) * 0.1)
+        self.table = normal(types, dim, std=0.1)
+        self.target = normal(types * dim, std=0.1)
         self.stack = NormedStack(types * dim, config.stack_size, config.hidden_size)
 
     def forward(self, actions: Tensor, kernel: Kernel) -> Tensor:
@@ -75,11 +76,11 @@ class MetaTokens(Tokens):
             {name: DirectTable(table, table.dim or config.embedding_dim) for name, table in names.items()}
         )
         width = config.embedding_dim
-        self.slot_weight = nn.Parameter(torch.randn(slots, width, size) * width**-0.5) if slots else None
+        self.slot_weight = normal(slots, width, size, std=width**-0.5) if slots else None
         self.slot_bias = nn.Parameter(torch.zeros(slots, size)) if slots else None
-        self.position = nn.Parameter(torch.randn(config.position_buckets, size) * 0.02)
+        self.position = normal(config.position_buckets, size, std=0.02)
         timed = config.position == "backward_time"
-        self.time = nn.Parameter(torch.randn(config.time_buckets + 1, size) * 0.02) if timed else None
+        self.time = normal(config.time_buckets + 1, size, std=0.02) if timed else None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from relaygr.kernels.interface import Kernel
 from relaygr.models.dense import ReluStack
 from relaygr.models.hstu import HstuConfig
+from relaygr.models.initial import normal
 from relaygr.models.row import RowInput
 from relaygr.models.switches import Table
 from relaygr.models.tokens.interface import Int64, Tokens
@@ -34,7 +35,7 @@ class NvidiaTokens(Tokens):
         self.token_mlp = ReluStack(width, config.token_mlp, size, last=last) if config.token_mlp else None
         slot_width = config.slot_tables[0].dim or config.embedding_dim if config.slot_tables else width
         self.slot_mlp = ReluStack(slot_width, config.slot_mlp, size, last=last) if config.slot_mlp else None
-        self.position = nn.Parameter(torch.randn(buckets, size) * 0.02) if buckets else None
+        self.position = normal(buckets, size, std=0.02) if buckets else None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -13,6 +13,7 @@ from relaygr.kernels.interface import Kernel
 from relaygr.models.config import RankerConfig
 from relaygr.models.dense import Dense, Norm, SwishNormStack
 from relaygr.models.hashing import hash_rows
+from relaygr.models.initial import normal
 from relaygr.models.row import RowInput
 from relaygr.models.tokens.interface import Int64, Tokens, check_bits
 from relaygr.models.tokens.times import (
@@ -56,12 +57,12 @@ class RelayTokens(Tokens):
         self.config = config
         size, buckets = config.hidden_size, config.position_buckets
         self.item = ItemEmbedding(config)
-        self.action = nn.Parameter(torch.randn(len(config.action_bits), size) * 0.1)
-        self.target_action = nn.Parameter(torch.randn(size) * 0.1)
-        self.position = nn.Parameter(torch.randn(buckets, size) * 0.02) if buckets else None
-        self.gap = nn.Parameter(torch.randn(GAP_ROWS, size) * 0.1)
-        self.clock = nn.Parameter(torch.randn(4, size) * 0.1)
-        self.last_seen = nn.Parameter(torch.randn(GAP_ROWS, size) * 0.1) if config.last_seen else None
+        self.action = normal(len(config.action_bits), size, std=0.1)
+        self.target_action = normal(size, std=0.1)
+        self.position = normal(buckets, size, std=0.02) if buckets else None
+        self.gap = normal(GAP_ROWS, size, std=0.1)
+        self.clock = normal(4, size, std=0.1)
+        self.last_seen = normal(GAP_ROWS, size, std=0.1) if config.last_seen else None
         slots = len(config.contextual)
         self.slots = nn.ModuleList(Dense(config.embedding_dim, size) for _ in range(slots))
 

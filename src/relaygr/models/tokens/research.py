@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relaygr.kernels.interface import Kernel
 from relaygr.models.hstu import HstuConfig
+from relaygr.models.initial import normal
 from relaygr.models.row import RowInput
 from relaygr.models.tokens.interface import Int64, Tokens
 from relaygr.models.tokens.tables import DirectTable, count_unknown
@@ -26,7 +27,7 @@ class ResearchTokens(Tokens):
         assert config.items is not None
         self.config = config
         self.item = DirectTable(config.items, config.hidden_size)
-        self.position = nn.Parameter(torch.randn(config.position_buckets, config.hidden_size) * 0.02)
+        self.position = normal(config.position_buckets, config.hidden_size, std=0.02)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from relaygr.core.errors import RequestError
 from relaygr.models.hashing import hash_rows
+from relaygr.models.initial import normal
 from relaygr.models.switches import Table
 from relaygr.models.tokens.interface import Int64
 
@@ -20,7 +21,7 @@ class DirectTable(nn.Module):
     def __init__(self, table: Table, dim: int) -> None:
         super().__init__()
         self.table = table
-        self.weight = nn.Parameter(torch.randn(table.rows, dim) * dim**-0.5)
+        self.weight = normal(table.rows, dim, std=dim**-0.5)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, dim].
