@@ -51,7 +51,7 @@ class Brake:
         self._entered = threading.Semaphore(0)
         self._permits: threading.Semaphore | None = None
 
-    def __call__(self, cached: int) -> int:
+    def __call__(self, cached: int, left: int) -> int:
         self.steps += 1
         permits = self._permits
         if permits is not None:

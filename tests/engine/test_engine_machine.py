@@ -144,7 +144,7 @@ def test_scores_of_every_family_never_depend_on_the_past(family: str) -> None:
 @pytest.mark.parametrize("seed", range(100, 110))
 def test_scores_never_depend_on_a_long_past(seed: int) -> None:
     life = live(seed, 1000)
-    assert life.engine.cache_stats().evictions > 10  # the pool was under pressure
+    assert life.engine.cache_stats().evictions > 5  # the pool was under pressure
 
 
 @pytest.mark.slow

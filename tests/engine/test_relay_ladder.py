@@ -26,7 +26,7 @@ HOST = {"host_bytes": 4 << 20, "clean_target": 0.4}
 
 def pace(**settings: Any) -> Pace:
     found = Pace(0, RelayConfig(len_bucket_tokens=32, **settings))
-    found.follow(Known(LatencyModel(SPEED), FIXED_BUDGETS, 32, 160, 0, 1))
+    found.follow(Known(LatencyModel(SPEED), FIXED_BUDGETS, 32, 0, 1))
     return found
 
 

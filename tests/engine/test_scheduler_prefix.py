@@ -129,7 +129,7 @@ def test_a_longer_history_extends_the_flight_whatever_step_it_is_in() -> None:
 
 def test_an_edited_history_of_the_same_length_is_what_the_flight_ends_with() -> None:
     engine = make_engine()
-    with scheduling(engine, chunk=lambda cached: step(32)) as scheduler:
+    with scheduling(engine, chunk=lambda cached, left: step(32)) as scheduler:
         edited = history("u", 90, 4)
         joined: list[PrefixAnswer] = []
 
@@ -246,14 +246,14 @@ def test_users_who_evict_one_another_all_end() -> None:
 @pytest.mark.parametrize("chunk", [0, -7, 1])
 def test_a_step_is_at_least_a_page(chunk: int) -> None:
     engine = FakeEngine()
-    with scheduling(engine, chunk=lambda cached: chunk) as scheduler:
+    with scheduling(engine, chunk=lambda cached, left: chunk) as scheduler:
         flight_of(scheduler.prefix(user("p", 30))).future.result(5)
     assert len(engine.calls) == 3
 
 
 def test_the_size_of_a_step_follows_what_is_cached() -> None:
     engine = FakeEngine()
-    with scheduling(engine, chunk=lambda cached: 10 + cached) as scheduler:
+    with scheduling(engine, chunk=lambda cached, left: 10 + cached) as scheduler:
         flight_of(scheduler.prefix(user("p", 100))).future.result(5)
     assert engine.calls == [("step", "p", upto) for upto in (10, 30, 70, 100)]
 
@@ -263,7 +263,7 @@ def test_ranking_overtakes_a_flight_and_leaves_the_right_state() -> None:
     one = history("u", 150, 3)
     ranks: list[RankJob] = []
 
-    def chunk(cached: int) -> int:
+    def chunk(cached: int, left: int) -> int:
         if cached == 64:  # between two steps of the flight
             ranks.append(scheduler.rank(RankRequest(one, [1, 2, 3])))
         return 32

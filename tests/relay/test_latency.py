@@ -115,7 +115,7 @@ def test_counted_chunks_are_those_that_are_cut_and_none_exceeds_the_bound(
     chunks = Chunks(found, chunk_ms, page)
     done, steps = 0, []
     while done < tokens:
-        steps.append(chunks.tokens(done, tokens - done))
+        steps.append(chunks.step(done, tokens - done))
         assert found.chunk_pass_ms(steps[-1], done) <= chunks.bound_ms(-(-tokens // page) * page)
         done += steps[-1]
     assert chunks.count(tokens) == len(steps)
@@ -128,7 +128,29 @@ def test_one_page_that_takes_longer_is_reported() -> None:
     chunks = Chunks(slow, 2.0, 32)
     assert chunks.tokens(4064, 4096) == 32
     assert chunks.bound_ms(4096) == slow.chunk_pass_ms(32, 4064) > 2.0
-    assert Chunks(EXAMPLE, 4.0, 32).bound_ms(4096) == 4.0
+    assert Chunks(EXAMPLE, 4.0, 32).bound_ms(4096) == 5.0
+    assert chunks.page_ms(4096) == chunks.bound_ms(4096)
+    assert chunks.page_ms(16) == slow.chunk_pass_ms(32, 0)
+
+
+def test_the_last_chunk_may_take_a_quarter_more() -> None:
+    chunks = Chunks(EXAMPLE, 4.0, 32)
+    most = max(left for left in range(2000) if EXAMPLE.chunk_pass_ms(left, 2048) <= 5.0)
+    assert most > 576
+    assert [chunks.step(2048, left) for left in (32, 576, most, most + 1)] == [32, 576, most, 576]
+    assert [chunks.count(left, 2048) for left in (576, most, most + 1)] == [1, 1, 2]
+    # Of a rest that is longer, the chunks before are as they would be.
+    assert chunks.step(2048, 1 << 20) == chunks.tokens(2048, 1 << 20)
+
+
+def test_many_chunks_of_a_page_are_counted_without_cutting_them() -> None:
+    slow = Coefficients(t0_ms=0.0, t1_ms=0.1, t2_ms=1e-6, t_launch_ms=1.0)
+    chunks = Chunks(slow, 4.3, 32)
+    assert chunks.count(1 << 31) == (1 << 31) // 32
+    done, steps = 0, 0
+    while done < 1000:
+        done, steps = done + chunks.step(done, 1000 - done), steps + 1
+    assert chunks.count(1000) == chunks.single_pages(0, 1000) == steps == 31
 
 
 def test_pairs() -> None:

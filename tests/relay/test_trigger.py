@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -219,10 +221,10 @@ def test_a_wait_that_whole_passes_would_cause_puts_at_risk() -> None:
 
 
 def test_a_cap_on_waiting_leaves_less_time() -> None:
-    capped = replace(BUILD, budgets=replace(FIXED_BUDGETS, rank_wait_cap_ms=5.0))
+    capped = replace(BUILD, budgets=dataclasses.replace(FIXED_BUDGETS, rank_wait_cap_ms=5.0))
     assert decide(meta(8192), capped, lead_ms=67.1).admitted
     assert decide(meta(8192), capped, lead_ms=67.0).reason is Reason.TOO_LATE
-    generous = replace(BUILD, budgets=replace(FIXED_BUDGETS, rank_wait_cap_ms=500.0))
+    generous = replace(BUILD, budgets=dataclasses.replace(FIXED_BUDGETS, rank_wait_cap_ms=500.0))
     assert decide(meta(8192), generous, lead_ms=32.0).reason is Reason.TOO_LATE
 
 

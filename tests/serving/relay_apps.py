@@ -62,9 +62,7 @@ def follow(app: App, speed: Coefficients = SPEED, budgets: Budgets = PATIENT) ->
     """Go by this speed from now on."""
     service = app.service
     shape = service.engine.model_config
-    known = Known(
-        MadeUp(speed), budgets, 32, shape.max_seq_len, len(shape.contextual), shape.tokens_per_event
-    )
+    known = Known(MadeUp(speed), budgets, 32, len(shape.contextual), shape.tokens_per_event)
 
     async def show() -> None:
         service._show(with_fields(service.served, known=known))

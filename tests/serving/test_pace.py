@@ -24,7 +24,7 @@ SPEED = Coefficients(t0_ms=3.0, t1_ms=0.004, t2_ms=1e-6, t_launch_ms=0.3)
 
 
 def known(slots: int = 0, per_event: int = 1) -> Known:
-    return Known(LatencyModel(SPEED), FIXED_BUDGETS, 32, 8192, slots, per_event)
+    return Known(LatencyModel(SPEED), FIXED_BUDGETS, 32, slots, per_event)
 
 
 def job(history: int, candidates: int, cached: int = 0) -> RankJob:
@@ -35,21 +35,28 @@ def job(history: int, candidates: int, cached: int = 0) -> RankJob:
 
 def test_nothing_known_changes_nothing() -> None:
     pace = Pace()
-    assert pace.chunk_tokens(0) == DEFAULT_CHUNK_TOKENS
+    assert pace.chunk_tokens(0, 500) == DEFAULT_CHUNK_TOKENS
     assert pace.fit(job(500, 10), 0.001) == 500
 
 
 def test_a_setting_fixes_the_step() -> None:
     pace = Pace(96)
     pace.follow(known())
-    assert pace.chunk_tokens(4096) == 96
+    assert pace.chunk_tokens(4096, 4096) == 96
 
 
 @pytest.mark.parametrize(("cached", "tokens"), [(0, 832), (2048, 576), (4096, 416), (8160, 32)])
 def test_steps_of_the_published_example(cached: int, tokens: int) -> None:
     pace = Pace()
     pace.follow(known())
-    assert pace.chunk_tokens(cached) == tokens
+    assert pace.chunk_tokens(cached, 8192 - cached) == tokens
+
+
+def test_the_last_step_takes_a_small_rest_along() -> None:
+    pace = Pace()
+    pace.follow(known())
+    assert pace.chunk_tokens(2048, 700) == 700
+    assert pace.chunk_tokens(2048, 800) == 576
 
 
 def test_what_fits_is_whole_and_what_does_not_is_cut_to_a_bucket() -> None:
@@ -118,7 +125,7 @@ def test_a_deadline_shortens_a_history_and_says_so(tmp_path: Path) -> None:
     slow = replace(SPEED, t1_ms=100.0)
     with running(settings(tmp_path)) as app:
         app.service.pace.follow(
-            Known(LatencyModel(slow), FIXED_BUDGETS, 32, 1024, 0, 1),
+            Known(LatencyModel(slow), FIXED_BUDGETS, 32, 0, 1),
         )
         columns = events(900)
         app.post("/v1/events", {"user": "u", **columns})
@@ -136,7 +143,7 @@ def test_the_speed_is_measured_and_taken_over(model_folder: Path) -> None:
     assert speed(engine, settings(model_folder)) is None
     measured = speed(engine, config)
     assert measured is not None
-    assert (measured.max_tokens, measured.page_tokens) == (128, 32)
+    assert measured.page_tokens == 32
     again = speed(engine, config, measured)
     assert again is not None
     assert again.latency is measured.latency

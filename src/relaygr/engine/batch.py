@@ -97,9 +97,11 @@ def score(
 ) -> list[Tensor]:
     """Logits [m, tasks] of each request; passes after the first hold only those with candidates left."""
     cacheable = model.config.cacheable
-    # A prefetch that nothing would be kept of computes nothing.
+    # A prefetch that nothing would be kept of, or that finds everything, computes nothing.
     plans = [
-        work.passes(cacheable, microbatch) if len(work.candidates) or not residency.reason else []
+        work.passes(cacheable, microbatch)
+        if len(work.candidates) or (not residency.reason and residency.cached < work.tokens)
+        else []
         for work, residency in zip(wave, held, strict=True)
     ]
     parts: list[list[Tensor]] = [[] for _ in wave]

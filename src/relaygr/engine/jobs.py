@@ -191,8 +191,8 @@ class Flight(Job[PrefetchResult]):
         self.left_ms *= left / max(left + served.tokens_computed, 1)
 
 
-ChunkTokens = Callable[[int], int]
-"""History tokens of one prefetch step behind so many cached ones."""
+ChunkTokens = Callable[[int, int], int]
+"""History tokens of one prefetch step behind so many cached ones, of so many that are left."""
 
 
 Fit = Callable[[RankJob, float], int]
@@ -325,8 +325,8 @@ class Turn:
         return answers
 
     def _stepped(self, history: UserHistory, chunk: ChunkTokens) -> PrefetchResult:
-        _, cached = self.engine.peek(RankRequest(history, ()))
-        return self.engine.prefetch_chunk(history, max(chunk(cached), 1))
+        tokens, cached = self.engine.peek(RankRequest(history, ()))
+        return self.engine.prefetch_chunk(history, max(chunk(cached, max(tokens - cached, 1)), 1))
 
 
 def tell(observer: Observer, job: Future[Any]) -> None:

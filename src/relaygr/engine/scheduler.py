@@ -82,7 +82,7 @@ class Scheduler:
         self._relay, self._chores = relay, chores
         self._engine, self._observer, self._cost = engine, observer, cost
         self._clock = clock or MonotonicClock()
-        self._chunk = chunk_tokens or (lambda cached: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
+        self._chunk = chunk_tokens or (lambda cached, left: self.config.chunk_tokens or DEFAULT_CHUNK_TOKENS)
         self._ranks = RankQueue(self.config.rank_queue_max)
         self._flights = FlightQueue(self.config.prefix_queue_max)
         self._change = threading.Condition()

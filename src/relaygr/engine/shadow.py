@@ -20,6 +20,7 @@ log = logging.getLogger("relaygr.engine")
 
 FP32_EPSILON = 1e-5
 _MARGIN, _CHUNK = 8.0, 256
+_MANY = 1 << 30  # tokens that are left, as far as the size of a step goes
 
 
 class Shadow:
@@ -36,7 +37,7 @@ class Shadow:
 
     def step(self, chunk: ChunkTokens) -> bool:
         """Compute some more; True when `difference` is known."""
-        return self.engine.score_aside(self._aside, max(chunk(self._aside.filled), 1))
+        return self.engine.score_aside(self._aside, max(chunk(self._aside.filled, _MANY), 1))
 
     def difference(self) -> float:
         """Largest difference of a score, as a share of the largest score if that is above 1."""

@@ -67,14 +67,14 @@ def auto_chunk_ms(coefficients: Coefficients) -> float:
 
 def auto_budgets(coefficients: Coefficients, page_tokens: int, max_tokens: int) -> Budgets:
     """Budgets in units of `tau_ms`; a chunk is at least one page behind up to `max_tokens`."""
-    tau = tau_ms(coefficients)
+    tau, chunk_ms = tau_ms(coefficients), auto_chunk_ms(coefficients)
     return Budgets(
         b_pipe_ms=8 * tau,
         b_rank_ms=2 * tau,
         guard_ms=tau / 16,
         lead_default_ms=2 * tau,
         lead_p99_ms=5 * tau,
-        chunk_ms=Chunks(coefficients, auto_chunk_ms(coefficients), page_tokens).bound_ms(max_tokens),
+        chunk_ms=max(chunk_ms, Chunks(coefficients, chunk_ms, page_tokens).page_ms(max_tokens)),
         t_life_ms=8 * tau,
         t_life_slack_ms=FIXED_BUDGETS.t_life_slack_ms,
         drain_ms=8 * tau,

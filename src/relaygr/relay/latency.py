@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from relaygr.relay.ratios import ErrorRatio, RatioWindow
 MAX_COEFFICIENT_MS = 1e9
 # Ratios to a prediction of nothing would have no bound.
 _LEAST_PREDICTION_MS = 1e-3
+_LAST_CHUNK = 1.25  # times `chunk_ms`, that the last chunk of a prefix may take
 _FEW = 20  # passes of a kind: with fewer, all passes say more of it
 
 
@@ -170,15 +171,30 @@ class Coefficients(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Chunks:
     """How a pre-inference is cut so that nothing waits longer than `chunk_ms` for it, or for one page of it.
 
+    The last chunk may take a quarter more: a few tokens by themselves would cost as much as a launch, which
+    is more than a ranking loses by waiting for them.
+
     Attributes:
         coefficients: of the build.
-        chunk_ms: what a chunk may take.
+        chunk_ms: what a chunk may take, if it is not the last.
         page_tokens: chunks are whole pages, except the last of a prefix.
     """
 
     coefficients: Coefficients
     chunk_ms: float
     page_tokens: int
+
+    def step(self, cached_tokens: int, left_tokens: int) -> int:
+        """The next chunk of a prefix that lacks so many tokens: `tokens`, or all of them where what would be
+        left is hardly worth a launch of its own.
+        """
+        if self.ends(cached_tokens, left_tokens):
+            return left_tokens
+        return self.tokens(cached_tokens, left_tokens)
+
+    def ends(self, cached_tokens: int, left_tokens: int) -> bool:
+        """Whether the last chunk, which may be somewhat longer, takes so many tokens."""
+        return self.coefficients.chunk_pass_ms(left_tokens, cached_tokens) <= _LAST_CHUNK * self.chunk_ms
 
     def tokens(self, cached_tokens: int, limit_tokens: int) -> int:
         """The chunk behind `cached_tokens`: whole pages that fit, at least one, at most `limit_tokens`."""
@@ -190,17 +206,28 @@ class Chunks:
         """Chunks that `tokens` more take behind `cached_tokens`."""
         done = chunks = 0
         while done < tokens:
-            step = self.tokens(cached_tokens + done, tokens - done)
+            step = self.step(cached_tokens + done, tokens - done)
             if step <= self.page_tokens:
-                # Keys only grow, so that every further chunk is one page as well.
-                return chunks - (done - tokens) // self.page_tokens
+                # Keys only grow, so that every further chunk but the last is one page as well.
+                return chunks + self.single_pages(cached_tokens + done, tokens - done)
             done, chunks = done + step, chunks + 1
         return chunks
 
+    def single_pages(self, cached_tokens: int, left_tokens: int) -> int:
+        """Chunks of one page each, and the last one, that so many tokens take."""
+        page, most = self.page_tokens, -(-left_tokens // self.page_tokens)
+        before = bisect_left(
+            range(most - 1), True, key=lambda n: self.ends(cached_tokens + n * page, left_tokens - n * page)
+        )
+        return before + 1
+
     def bound_ms(self, max_tokens: int) -> float:
-        """The longest chunk of a prefix of up to `max_tokens`; above `chunk_ms` where a page is."""
-        last = max(max_tokens - self.page_tokens, 0)
-        return max(self.chunk_ms, self._pages_ms(1, last))
+        """The longest chunk of a prefix of up to `max_tokens`."""
+        return max(_LAST_CHUNK * self.chunk_ms, self.page_ms(max_tokens))
+
+    def page_ms(self, max_tokens: int) -> float:
+        """The longest page of such a prefix, which may be above `chunk_ms`."""
+        return self._pages_ms(1, max(max_tokens - self.page_tokens, 0))
 
     def _pages_ms(self, pages: int, cached_tokens: int) -> float:
         return self.coefficients.chunk_pass_ms(pages * self.page_tokens, cached_tokens)

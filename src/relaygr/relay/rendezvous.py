@@ -120,6 +120,8 @@ class _Mixed:
         # Few are asked for beyond the second; of many members, finding one is much less than sorting all.
         for _ in range(min(_ONE_BY_ONE, len(left))):
             place = int(left.argmax())
+            if not left[place]:
+                break  # a member's own name as key mixes to 0
             yield place
             yielded.append(place)
             left[place] = 0

@@ -271,8 +271,13 @@ class _ChunkStarts:
     def count(self, tokens: int) -> int:
         """As `Chunks.count`, remembering what was cut."""
         self._extend(tokens)
-        cut = min(tokens, self._next)
-        return bisect_left(self._starts, cut) - (cut - tokens) // self.chunks.page_tokens
+        starts, chunks = self._starts, self.chunks
+        among = bisect_left(starts, tokens)
+        last = bisect_left(range(among), True, key=lambda n: chunks.ends(starts[n], tokens - starts[n]))
+        if last < among:
+            return last + 1
+        left = tokens - self._next
+        return among + (chunks.single_pages(self._next, left) if left > 0 else 0)
 
     def _extend(self, tokens: int) -> None:
         """Cut up to `tokens`, or up to where every further chunk is one page."""

@@ -23,7 +23,6 @@ class Known:
     latency: LatencyModel
     budgets: Budgets
     page_tokens: int
-    max_tokens: int
     slots: int
     per_event: int
 
@@ -34,14 +33,12 @@ class Known:
             latency,
             budgets,
             engine.config.page_tokens,
-            shape.max_seq_len,
             len(shape.contextual),
             shape.tokens_per_event,
         )
 
-    def chunk_tokens(self, cached: int) -> int:
-        room = max(self.max_tokens - cached, self.page_tokens)
-        return self.latency.chunks(self.budgets.chunk_ms, self.page_tokens).tokens(cached, room)
+    def chunk_tokens(self, cached: int, left: int) -> int:
+        return self.latency.chunks(self.budgets.chunk_ms, self.page_tokens).step(cached, left)
 
     def events(self, job: RankJob, remaining_ms: float, bucket_tokens: int) -> int:
         """See `Pace.fit`."""
@@ -92,11 +89,11 @@ class Pace:
         """Go by this from now on."""
         self.known = known
 
-    def chunk_tokens(self, cached: int) -> int:
-        """History tokens of the next step of a prefetch."""
+    def chunk_tokens(self, cached: int, left: int) -> int:
+        """History tokens of the next step of a prefetch that has `left` of them to do behind `cached`."""
         if self._fixed or self.known is None:
             return self._fixed or DEFAULT_CHUNK_TOKENS
-        return self.known.chunk_tokens(cached)
+        return self.known.chunk_tokens(cached, left)
 
     def fit(self, job: RankJob, remaining_ms: float) -> int:
         """Newest events of the job's history that can be scored in time; all of them if that is not known."""

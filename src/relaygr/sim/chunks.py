@@ -49,7 +49,7 @@ class ChunkPlans:
         cost = self._chunks.coefficients.chunk_pass_ms
         tokens, ends_s, passed_ms = [], [], 0.0
         while done < target:
-            end = min(self._next(done), target)
+            end = target if self._chunks.ends(done, target - done) else min(self._next(done), target)
             passed_ms += cost(end - done, done)
             tokens.append(end)
             ends_s.append(passed_ms / 1000)
