@@ -54,7 +54,7 @@ SPEED = Speed(
 )
 TRAFFIC = Traffic(warmup=2, tau_s=0.01, candidates=128)
 EFFORT = Effort(
-    seeds=(0,), least=10, most=10, least_length=10, tries=2, rate_step=1.1, caution=1.0, longest=2560
+    seeds=(0,), least=10, most=10, least_length=10, tries=2, rate_step=1.1, caution=1.0, longest=2432
 )
 
 
@@ -123,7 +123,7 @@ def confirm(
 ) -> Confirmed:
     async def run() -> Confirmed:
         async with stub.door() as door:
-            people = People(2560, 4, 1000, 0)
+            people = People(effort.longest + 512, 4, 1000, 0)
             loads = Loads(_Site(), _Servers(door), people, LIMITS)  # type: ignore[arg-type]
             time = Allotment(clock() + 600, case.parts())  # tries end it, on a slow machine too
             steady = machine or _Machine()
@@ -164,23 +164,23 @@ def made(folder: Path, *found: Confirmed) -> RelayReport:
 
 
 def test_searches_begin_where_the_simulator_ended(confirmed: Confirmed) -> None:
-    # These servers are far within the budget, so that steps are four times as large.
+    # These servers are far within the budget: steps of rates are four times as large, of lengths twice.
     assert [trial.rate for trial in confirmed.base.trials] == pytest.approx([40.0, 40.0 * 1.1**4])
     assert confirmed.base.best == pytest.approx(40.0 * 1.1**4)
     assert confirmed.base.best is not None
     assert confirmed.q0 == pytest.approx(confirmed.base.best / 2)
     assert confirmed.inline_length is not None
     # 2,048 tokens passed at twice the rate already.
-    assert [trial.length for trial in confirmed.inline_length.trials] == [2176, 2560]
-    assert confirmed.length == 2560
+    assert [trial.length for trial in confirmed.inline_length.trials] == [2176, 2432]
+    assert confirmed.length == 2432
     assert confirmed.inline_rate is not None
-    assert {trial.length for trial in confirmed.inline_rate.trials} == {2560}
+    assert {trial.length for trial in confirmed.inline_rate.trials} == {2432}
     assert confirmed.relay_rate is not None
     # Below the simulator's, whose baseline was no faster than the real one.
     assert confirmed.relay_rate.trials[0].rate == pytest.approx(0.65 * 80.0)
     assert confirmed.relay_length is not None
     # The longest that is tried passed at a higher rate already.
-    assert (confirmed.relay_length.best, confirmed.relay_length.trials) == (2560, ())
+    assert (confirmed.relay_length.best, confirmed.relay_length.trials) == (2432, ())
     assert confirmed.length_ratio == 1.0
     assert confirmed.p99_over_budget is not None
     assert 0 < confirmed.p99_over_budget < 1
@@ -206,7 +206,7 @@ def test_a_rate_that_no_load_confirmed_is_that_of_the_longer_histories(tmp_path:
         # Every load of the search for the relay's rate, and no other, is too slow.
         nonlocal slow
         if text.endswith("requests"):
-            rate = "relay_full" in text and "2,560" in text and slow < 2 * EFFORT.tries
+            rate = "relay_full" in text and "2,432" in text and slow < 2 * EFFORT.tries
             slow += rate
             stub.hit_ms = stub.full_ms = 200.0 if rate else 1.0
 
@@ -214,11 +214,32 @@ def test_a_rate_that_no_load_confirmed_is_that_of_the_longer_histories(tmp_path:
     assert found.relay_rate is not None
     assert found.relay_length is not None
     assert not any(trial.passes for trial in found.relay_rate.trials)
-    assert found.relay_length.best == found.length == 2560
+    assert found.relay_length.best == found.length == 2432
     assert found.relay_rate.trial is None
     assert (found.relay_rate.best, found.rate_ratio_bound) == (found.q0, "open")
     notes = made(tmp_path, found).notes
     assert any("relay_rate" in note and "follows from another search" in note for note in notes)
+
+
+def test_the_relays_length_in_sessions_starts_near_the_expected_one() -> None:
+    """As little is left of the time: users who come once are searched for from farther below."""
+    effort = replace(EFFORT, caution=0.5, longest=8192)
+    again = msgspec.structs.replace(TRAFFIC, regime="sessions", warmup_taus=5)
+    first: dict[str, int] = {}
+    for traffic in (TRAFFIC, again):
+        simulated = experiment(traffic.regime, 40.0)
+        relay = Search(best=4096.0, probes=simulated.lengths.relay.probes)  # type: ignore[union-attr]
+        lengths = msgspec.structs.replace(simulated.lengths, relay=relay)
+        found = confirm(
+            RelayStub(),
+            Case(2.0, traffic),
+            msgspec.structs.replace(simulated, lengths=lengths),
+            effort=effort,
+        )
+        assert found.relay_length is not None
+        assert found.length == 2432
+        first[traffic.regime] = found.relay_length.trials[0].length
+    assert first == {"first_touch": 3328, "sessions": 4096 - 128}
 
 
 def first_runs(stub: RelayStub, failing: int) -> Callable[[str], None]:
@@ -350,7 +371,7 @@ def test_tables_and_plot(confirmed: Confirmed, tmp_path: Path) -> None:
         assert wanted in out.getvalue() or wanted == "trigger"
     svg = relay_svg(whole)
     assert svg.startswith("<svg")
-    assert "2560 tokens" in svg.replace(",", "") or "2,560 tokens" in svg
+    assert "2432 tokens" in svg.replace(",", "") or "2,560 tokens" in svg
 
 
 @pytest.mark.parametrize(

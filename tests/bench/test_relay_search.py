@@ -66,6 +66,19 @@ def test_the_edge_is_found_from_anywhere_with_few_tries(edge: int) -> None:
     assert len(tried) == len(set(tried)) <= 13
 
 
+@pytest.mark.parametrize(("leap", "tried"), [(4, [0, 4, 8]), (2, [0, 2, 4]), (1, [0, 1, 3])])
+def test_much_room_is_a_leap(leap: int, tried: list[int]) -> None:
+    """The budget of these loads is above all of their latencies."""
+    levels: list[int] = []
+
+    async def attempt(level: int) -> Trial:
+        levels.append(level)
+        return msgspec.structs.replace(trial(level, 1.0), b_rank_ms=1.0)
+
+    asyncio.run(find_edge(attempt, -40, 40, 3, leap=leap))
+    assert levels == tried
+
+
 def test_tries_are_bounded_but_not_before_something_passed() -> None:
     found, tried = search(-30, tries=4)
     assert found.level is not None

@@ -117,6 +117,7 @@ async def find_edge(
     more: Callable[[bool], bool] = lambda found: True,
     known: int | None = None,
     votes: int = 1,
+    leap: int = 4,
 ) -> Edge[Run]:
     """The highest level that passes: from level 0 up or down in growing steps, until halving is less.
 
@@ -127,6 +128,7 @@ async def find_edge(
         known: a level that passes without being tried.
         votes: that each side of the edge must lead by. With more than one, nothing is left for a lower level
             because of a single run.
+        leap: levels to go up at least after a run that passed with much room.
     """
     told = _Votes(least, most, votes, known)
     trials: list[Run] = []
@@ -148,7 +150,7 @@ async def find_edge(
             bracketed = again is None
             level = level if again is None else again
         else:
-            stride = max(step, _boost(trials[-1]))
+            stride = max(step, _boost(trials[-1], leap))
             up, down = min(low + stride, most), max(high - stride, least)
             if low >= least and high <= most:
                 # Near what was tried last, as long as that is nearer than the middle.
@@ -169,8 +171,8 @@ async def find_edge(
     )
 
 
-def _boost(trial: Judged) -> int:
+def _boost(trial: Judged, leap: int) -> int:
     """How much farther to go after a run that was far from the edge."""
     if trial.passes:
-        return 4 if trial.easy else 1
+        return leap if trial.easy else 1
     return 2 if trial.far else 1

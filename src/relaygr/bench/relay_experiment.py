@@ -37,6 +37,11 @@ _SESSIONS_PACE = 0.4
 # busy spells decide, whose law it would change.
 _EVEN_TAUS = 0.2
 _MOST_AGAIN = 2  # times that a load is run again
+# Steps of a length to go up after an easy load. A few neighbours decide how long histories may be, and its
+# percentiles do not tell that they come.
+_LEAP = 2
+# As `Effort.caution`, of the relay's length in sessions, which is searched for last: loads take long.
+_SESSIONS_CAUTION = 0.95
 # Where the search for the relay's rate starts, as a share of what is expected: near its edge everything is
 # late in a slow second, and what has not passed once by the end of its time is no figure.
 _RELAY_PACE = 0.65
@@ -233,7 +238,9 @@ class Confirming:
     ) -> Found:
         simulated = search.best if search is not None else None
         expected, low = simulated or BASE_LENGTH, known or 0
-        cautious = round((low + self._effort.caution * (expected - low)) / LENGTH_STEP)
+        sessions = variant.relay and self._base.regime == "sessions"
+        caution = max(self._effort.caution, _SESSIONS_CAUTION) if sessions else self._effort.caution
+        cautious = round((low + caution * (expected - low)) / LENGTH_STEP)
         start = min(max(cautious, 1) * LENGTH_STEP, self._effort.longest)
         share_s, each_s = self._share(part)
         effort, runs = self._effort, Counter[int]()
@@ -248,7 +255,7 @@ class Confirming:
             return await self._try(variant, rate, tokens, count, runs[level], until)
 
         sure = None if known is None else (known - start) // LENGTH_STEP
-        edge = await find_edge(attempt, least, most, effort.tries, until, sure, effort.votes)
+        edge = await find_edge(attempt, least, most, effort.tries, until, sure, effort.votes, _LEAP)
         best = start + LENGTH_STEP * edge.level if edge.level is not None else None
         return Found.of(edge, best, simulated)
 
