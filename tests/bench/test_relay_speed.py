@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 from relay_stub import RelayStub
 
-from relaygr.bench.relay_speed import Lonely, Speed, measure_hits, measure_speed, simulated
+from relaygr.bench.relay_speed import Lone, Lonely, Speed, calm, measure_hits, measure_speed, simulated
 from relaygr.bench.relay_users import People
 from relaygr.bench.relay_wire import Door, new_loop
 from relaygr.config.settings import Config
@@ -69,6 +70,29 @@ def test_a_server_that_keeps_nothing_has_no_hits(calibration: Path) -> None:
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         assert runner.run(whole()).hit_ratios == ()
+
+
+def test_spells_are_left_out() -> None:
+    assert calm([1.0, 3.0, 1.1, *[1.2] * 37]) == (1.0, 1.1, *[1.2] * 36)
+    assert calm([]) == ()
+    assert calm([2.0]) == (2.0,)
+
+
+def test_tau_is_no_spell(calibration: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the medians of four stretches, two in a slow one, it is the larger of the two in the middle."""
+    stretches = [1.0, 2.0, 2.0, 1.1]
+
+    async def time(self: Lonely, seconds: float, least: int = 1) -> list[Lone]:
+        early = [Lone(0.0, 9.0, 0.1, False)] * 5
+        return early + [
+            Lone(5.0 * at + place, ms, 0.1, False) for at, ms in enumerate(stretches) for place in range(4)
+        ]
+
+    monkeypatch.setattr(Lonely, "time", time)
+    door, people = cast(Door, None), People(2048, 128, 1000, 0)
+    assert asyncio.run(measure_speed(door, people, calibration, 20.0)).tau_ms == 2.0
+    stretches[2] = 1.2
+    assert asyncio.run(measure_speed(door, people, calibration, 20.0)).tau_ms == 1.2
 
 
 def test_users_are_stored_once(calibration: Path) -> None:

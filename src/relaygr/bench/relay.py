@@ -162,7 +162,7 @@ class _Bench:
 def _simulate(ground: Ground, cases: Sequence[Case], seeds: tuple[int, ...], effort: Effort) -> list[Answer]:
     questions = [
         Question(
-            world=ground.world(RELAY_FULL, case.rank_taus),
+            world=ground.world(RELAY_FULL, case.rank_taus, undisturbed=effort.again),
             traffic=msgspec.structs.replace(case.traffic, requests=_SIMULATED_REQUESTS),
             seeds=seeds,
             regime=case.traffic.regime,

@@ -14,6 +14,7 @@ from relaygr.bench.relay_servers import Servers, Site, budget_settings, site_set
 from relaygr.bench.relay_speed import (
     Speed,
     budgets_at,
+    calm,
     level_calibration,
     measure_hits,
     measure_speed,
@@ -75,10 +76,14 @@ class Ground:
         )
         return Site(self.folder, settings, self.own)
 
-    def world(self, how: Variant, rank_taus: float, instances: int = 1) -> World:
-        """Those servers, simulated."""
-        config, budgets = self.site(rank_taus).config(how), self.budgets(rank_taus)
-        found = simulated(self.speed, self.calibration, budgets, config, self.token_bytes, instances)
+    def world(self, how: Variant, rank_taus: float, instances: int = 1, undisturbed: bool = False) -> World:
+        """Those servers, simulated; `undisturbed` by what makes a load to be run again."""
+        config, budgets, speed = self.site(rank_taus).config(how), self.budgets(rank_taus), self.speed
+        if undisturbed:
+            speed = msgspec.structs.replace(
+                speed, ratios=calm(speed.ratios), hit_ratios=calm(speed.hit_ratios)
+            )
+        found = simulated(speed, self.calibration, budgets, config, self.token_bytes, instances)
         return msgspec.structs.replace(found, variant=how)
 
 

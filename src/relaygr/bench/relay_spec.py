@@ -84,9 +84,9 @@ class RelaySpec:
             confirmed = self.minutes >= _CONFIRMED_MINUTES
             return Effort(
                 seeds=self.seeds,
-                least=100 if confirmed else 150,
+                least=100,
                 most=1000,
-                least_length=100 if confirmed else 150,
+                least_length=100,
                 tries=12 if confirmed else 6,
                 rate_step=1.06 if confirmed else 1.15,
                 caution=0.85,
