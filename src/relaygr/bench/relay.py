@@ -38,7 +38,7 @@ _SIMULATED_REQUESTS = 1000
 _TWIN_RATES = {"first_touch": 0.2, "sessions": 0.4}
 _TWIN_REQUESTS, _ABLATION_REQUESTS = 300, 400
 # A look at the machine's speed after a failed load, and what of all the time is given to waiting for it.
-_PROBE_S, _PROBE_LEAST, _WAIT_SHARE = 1.0, 10, 0.1
+_PROBE_S, _PROBE_LEAST, _WAIT_SHARE = 1.0, 10, 0.2
 # Of the full run's time, what the searches get; the rest is for two servers.
 _SEARCH_SHARE = 0.78
 
@@ -98,22 +98,27 @@ class _Bench:
         if not cases:
             return []
         self._progress("simulating the searches")
-        answers = await asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3], spec.effort())
-        for case, answer in zip(cases, answers, strict=True):
-            self._progress(f"simulated, {case.name}: {_ratios(answer.found)}; seed {answer.seed}")
+        simulating = asyncio.create_task(
+            asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3], spec.effort())
+        )
         share = 1.0 if spec.quick else _SEARCH_SHARE
         end_s = self._begin_s + 60 * share * spec.minutes
         time = Allotment(end_s, [part for case in cases for part in case.parts()])
         found: list[Confirmed] = []
         pace = 1.0
-        pairs = zip(cases, answers, strict=True)
         # Servers are kept while budgets stay the same.
-        for rank_taus, group in itertools.groupby(pairs, lambda pair: pair[0].rank_taus):
+        for rank_taus, group in itertools.groupby(enumerate(cases), lambda pair: pair[1].rank_taus):
             async with Servers(self._folder / f"servers-{rank_taus:g}") as servers:
-                (door,) = await servers.doors(ground.site(rank_taus).of(INLINE_FULL))
+                # The first ones start while the searches are still simulated.
+                site = ground.site(rank_taus)
+                (door,) = await servers.doors(site.of(INLINE_FULL))
+                await servers.doors(site.of(RELAY_FULL))
                 lonely = Lonely(door, ground.people(TAU_CANDIDATES))
                 steady = self._steady(ground, lonely)
-                for case, answer in group:
+                answers = await simulating
+                for number, case in group:
+                    answer = answers[number]
+                    self._progress(f"simulated, {case.name}: {_ratios(answer.found)}; seed {answer.seed}")
                     loads = self._loads(ground, servers, rank_taus, case.traffic.candidates)
                     effort = replace(spec.effort(), seeds=(answer.seed, *spec.seeds[1:]))
                     confirming = Confirming(loads, case, effort, time, steady, self._progress)

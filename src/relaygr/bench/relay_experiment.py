@@ -74,8 +74,8 @@ class Case:
         bases = (("base", 1.5), *((f"base, {length}", 0.3) for length in (BASE_LENGTH, *SHORTER_BASES[:-1])))
         inline = (("inline length", 1.2), ("inline rate", 0.4))
         # In sessions the relay's first rate is many times the baseline's, and each of its loads takes long.
-        rate = 0.6 if self.traffic.regime == "sessions" else 1.0
-        every = (*bases, *inline, ("relay rate", rate), ("relay length", 3.0))
+        rate = 0.6 if self.traffic.regime == "sessions" else 1.4
+        every = (*bases, *inline, ("relay rate", rate), ("relay length", 2.8))
         return [(f"{self.name} {part}", self.weight * weight) for part, weight in every]
 
 

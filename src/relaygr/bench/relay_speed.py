@@ -198,8 +198,8 @@ def budgets_at(speed: Speed, rank_taus: float, page_tokens: int, max_tokens: int
 def calm(ratios: Sequence[float]) -> tuple[float, ...]:
     """All but the slowest `_SPELLS` of them, in order.
 
-    One pass in a hundred that others made twice as long is enough for no load to pass in a simulation; of real
-    loads, those that such a spell made fail are run again.
+    One pass in a hundred that others made twice as long is enough for no load to pass in a simulation; real
+    loads that such a spell made fail are run again.
     """
     return tuple(sorted(ratios)[: math.ceil((1 - _SPELLS) * len(ratios))])
 
