@@ -7,11 +7,11 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from relaygr.cache.digests import DigestChain, longest_match
 from relaygr.cache.disk_entry import Owner

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-import msgspec
-
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 
 
-class Ref(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Ref:
     """A prefix of one user's tokens, by content.
 
     Attributes:
@@ -35,11 +34,13 @@ class Ref(msgspec.Struct, frozen=True):
     tokens: int
 
 
-class Miss(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Miss:
     """Nothing usable is stored."""
 
 
-class Hit(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Hit:
     """Tokens [device_start, device_end) are on the device, [0, host) in host memory, [0, disk) on disk.
 
     All of them count only what matches the request's content, whatever else an entry holds. `usable` is the
