@@ -78,7 +78,7 @@ def relaying(model: Path, speed: Coefficients | None = SPEED, **sections: dict[s
             follow(app, speed)
         else:
             served = relayed(app.service.served, app.service.config.relay)
-            app.service.relay.serve(with_fields(served, build=with_fields(served.build, budgets=PATIENT)))
+            app.service.relay.serve(with_fields(served, build=replace(served.build, budgets=PATIENT)))
         yield app
 
 
