@@ -7,7 +7,6 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,7 +274,7 @@ class DiskState:
     def _of_this_life(self, content: Ref) -> None:
         (life,) = struct.unpack_from("<q", content.records)
         assert life == self.lives[content.user], "a user who was forgotten is back"
-        again = replace(content, records=memoryview(bytes(content.records)))
+        again = content._replace(records=memoryview(bytes(content.records)))
         assert longest_match(content, again) == content.tokens
 
     def _segment(self, place: int) -> Path | None:

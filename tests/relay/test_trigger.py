@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from relaygr.config.relay import TriggerConfig
 from relaygr.relay.budgets import FIXED_BUDGETS
-from relaygr.relay.latency import Chunks, Coefficients, LatencyModel
+from relaygr.relay.latency import Chunks, Coefficients, LatencyModel, Pass
 from relaygr.relay.trigger import (
     Build,
     Meta,
@@ -306,6 +306,20 @@ def test_remembered_chunks_are_those_that_are_cut(
     starts = _ChunkStarts(chunks)
     for tokens in lengths:
         assert starts.count(tokens) == chunks.count(tokens)
+
+
+def test_hits_that_were_slow_for_a_while_are_no_reason_to_make_none() -> None:
+    """If nothing were admitted, no hit would ever be measured again."""
+    hit = Pass(new_tokens=128, cached_tokens=8192, candidates=256)
+    fitted_ms = EXAMPLE.batch_ms([hit])
+    slow = LatencyModel(EXAMPLE, timed=[(hit, ratio * fitted_ms) for ratio in [1.0] * 90 + [10.0] * 10])
+    build = replace(BUILD, latency=slow)
+    found = decide(meta(8192), build)
+    assert found.admitted
+    assert found.hit_p99_ms is not None
+    assert found.hit_p99_ms > FIXED_BUDGETS.b_rank_ms
+    usually = LatencyModel(EXAMPLE, timed=[(hit, 10.0 * fitted_ms)] * 100)
+    assert decide(meta(8192), replace(BUILD, latency=usually)).reason is Reason.NO_BENEFIT
 
 
 def test_an_endless_prefix_is_refused_without_cutting_it() -> None:

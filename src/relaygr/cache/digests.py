@@ -6,7 +6,6 @@ import bisect
 import hashlib
 import struct
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -156,8 +155,7 @@ def head(ref: Ref, least: int, most: int) -> Ref:
     if pages >= len(ref.page_ends) or ref.tokens <= most:
         return ref
     tokens = ref.page_ends[pages - 1]
-    return replace(
-        ref,
+    return ref._replace(
         digests=ref.digests[: pages + 1],
         page_ends=ref.page_ends[:pages],
         records=ref.records[: tokens * ref.record_bytes],
@@ -181,7 +179,7 @@ def cut(ref: Ref, tokens: int, hash_function: HashFunction = blake2b_128) -> Ref
     if start < tokens:
         digests = (*digests, hash_function(digests[-1] + records[start * ref.record_bytes :]))
         ends = (*ends, tokens)
-    return replace(ref, digests=digests, page_ends=ends, records=records, tokens=tokens)
+    return ref._replace(digests=digests, page_ends=ends, records=records, tokens=tokens)
 
 
 def longest_match(stored: Ref, wanted: Ref) -> int:

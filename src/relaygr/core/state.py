@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from relaygr.core.ids import Fingerprint, Tenant, UserId
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(NamedTuple):
     """A prefix of one user's tokens, by content.
 
     Attributes:
@@ -39,8 +38,7 @@ class Miss:
     """Nothing usable is stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """Tokens [device_start, device_end) are on the device, [0, host) in host memory, [0, disk) on disk.
 
     All of them count only what matches the request's content, whatever else an entry holds. `usable` is the

@@ -182,9 +182,11 @@ class Trigger:
         if not self._at_risk(build.name, prefix, suffix, full + wait + budgets.guard_ms, budgets.b_rank_ms):
             return Verdict(Reason.NOT_AT_RISK, full)
         hit = latency.hit_p99_ms(prefix, suffix, candidates)
-        left = budgets.b_rank_ms - hit - budgets.guard_ms
-        if left < 0:
+        # By what a hit usually takes. A prefix whose hits are late one time in a hundred is worth it where a
+        # full pass is nearly always late; and without hits, nothing would ever say that they are fast again.
+        if latency.usual_ms(suffix, prefix, candidates) > budgets.b_rank_ms - budgets.guard_ms:
             return Verdict(Reason.NO_BENEFIT, full, hit)
+        left = max(budgets.b_rank_ms - hit - budgets.guard_ms, 0.0)
         # Ranking may wait out what its budget leaves; chunks get the time that ranking does not take.
         limit = lead_ms + min(left, budgets.rank_wait_ms(hit)) - owner.pre_wait_ms
         limit *= max(1 - owner.rank_share, 0.0)
