@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,14 +71,21 @@ def segment(tmp_path: Path) -> Path:
     return tmp_path / f"{1:012}.seg"
 
 
-@pytest.mark.parametrize("ref", [content(), content(tokens=4), content(close=False), replace(
-    DigestChain(Tenant("t"), FP, 1, UserId("u"), 0, 4, 8).ref())])  # fmt: skip
+@pytest.mark.parametrize(
+    "ref",
+    [
+        content(),
+        content(tokens=4),
+        content(close=False),
+        DigestChain(Tenant("t"), FP, 1, UserId("u"), 0, 4, 8).ref(),
+    ],
+)
 def test_what_a_record_says_of_itself_is_what_was_said(ref: Ref) -> None:
     meta = META._replace(ref=ref)
     found = decode(encode(meta))
     assert found is not None
     assert (found.layout_id, found.sums) == (meta.layout_id, meta.sums)
-    for name in Ref.__slots__:
+    for name in Ref._fields:
         assert getattr(found.ref, name) == getattr(ref, name)
 
 
@@ -89,15 +95,15 @@ def test_what_cannot_have_been_written_is_not_read() -> None:
         assert decode(data[:size]) is None
     ref = META.ref
     for wrong in (
-        replace(ref, tokens=ref.tokens + 1),
-        replace(ref, page_ends=(3, 3, 11)),
-        replace(ref, page_ends=ref.page_ends[:-1]),
-        replace(ref, records=ref.records[:-1]),
-        replace(ref, digests=ref.digests[:-1]),
+        ref._replace(tokens=ref.tokens + 1),
+        ref._replace(page_ends=(3, 3, 11)),
+        ref._replace(page_ends=ref.page_ends[:-1]),
+        ref._replace(records=ref.records[:-1]),
+        ref._replace(digests=ref.digests[:-1]),
     ):
         assert decode(encode(META._replace(ref=wrong))) is None
     with pytest.raises(ValueError, match="digests"):
-        encode(META._replace(ref=replace(ref, digests=(b"short",))))
+        encode(META._replace(ref=ref._replace(digests=(b"short",))))
 
 
 def test_a_header_is_whole_or_none() -> None:
