@@ -109,10 +109,8 @@ class _Bench:
         # Servers are kept while budgets stay the same.
         for rank_taus, group in itertools.groupby(enumerate(cases), lambda pair: pair[1].rank_taus):
             async with Servers(self._folder / f"servers-{rank_taus:g}") as servers:
-                # The first ones start while the searches are still simulated.
-                site = ground.site(rank_taus)
-                (door,) = await servers.doors(site.of(INLINE_FULL))
-                await servers.doors(site.of(RELAY_FULL))
+                # The first one starts while the searches are still simulated.
+                (door,) = await servers.doors(ground.site(rank_taus).of(INLINE_FULL))
                 lonely = Lonely(door, ground.people(TAU_CANDIDATES))
                 steady = self._steady(ground, lonely)
                 answers = await simulating
