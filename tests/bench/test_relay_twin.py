@@ -12,6 +12,7 @@ from relaygr.bench.relay_twin import Question, search_all, typical_seed
 from relaygr.relay.latency import Coefficients
 from relaygr.sim.costs import Costs
 from relaygr.sim.experiments import Experiment
+from relaygr.sim.lab import Lab
 from relaygr.sim.protocol import Lengths, Outcome, Search, Share
 from relaygr.sim.traffic import Traffic
 from relaygr.sim.world import World, budgets_of
@@ -98,10 +99,12 @@ def test_edges_are_looked_for_no_farther_than_they_matter(monkeypatch: pytest.Mo
     assert (min(steps), max(steps)) == (16 - 5, 24 + 5)
 
 
-def test_short_loads_of_the_real_simulator_have_edges() -> None:
-    lengths = Lengths(q0=1.0, base=Search(best=2.0, probes=()), inline=INLINE, relay=RELAY)
-    assert lengths.ratio == 1.5
-    assert 3 <= typical_seed(QUESTION, found(INLINE, RELAY)) < 15
+@pytest.mark.parametrize("expected", [20, 24])
+def test_edges_of_the_real_simulator(expected: int) -> None:
+    lab = Lab(WORLD, msgspec.structs.replace(QUESTION.traffic, requests=60, even=True), (3,))
+    edge = relay_twin._edge(lab, "inline_full", 1.0, expected)
+    assert lab.probe("inline_full", 1.0, edge * STEP).passes or edge == expected - 5
+    assert edge == expected + 5 or not lab.probe("inline_full", 1.0, (edge + 1) * STEP).passes
 
 
 @pytest.mark.parametrize(

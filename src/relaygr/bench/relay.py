@@ -98,25 +98,22 @@ class _Bench:
         if not cases:
             return []
         self._progress("simulating the searches")
-        simulating = asyncio.create_task(
-            asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3], spec.effort())
-        )
+        answers = await asyncio.to_thread(_simulate, ground, cases, spec.seeds[:3], spec.effort())
+        for case, answer in zip(cases, answers, strict=True):
+            self._progress(f"simulated, {case.name}: {_ratios(answer.found)}; seed {answer.seed}")
         share = 1.0 if spec.quick else _SEARCH_SHARE
         end_s = self._begin_s + 60 * share * spec.minutes
         time = Allotment(end_s, [part for case in cases for part in case.parts()])
         found: list[Confirmed] = []
         pace = 1.0
+        pairs = zip(cases, answers, strict=True)
         # Servers are kept while budgets stay the same.
-        for rank_taus, group in itertools.groupby(enumerate(cases), lambda pair: pair[1].rank_taus):
+        for rank_taus, group in itertools.groupby(pairs, lambda pair: pair[0].rank_taus):
             async with Servers(self._folder / f"servers-{rank_taus:g}") as servers:
-                # The first one starts while the searches are still simulated.
                 (door,) = await servers.doors(ground.site(rank_taus).of(INLINE_FULL))
                 lonely = Lonely(door, ground.people(TAU_CANDIDATES))
                 steady = self._steady(ground, lonely)
-                answers = await simulating
-                for number, case in group:
-                    answer = answers[number]
-                    self._progress(f"simulated, {case.name}: {_ratios(answer.found)}; seed {answer.seed}")
+                for case, answer in group:
                     loads = self._loads(ground, servers, rank_taus, case.traffic.candidates)
                     effort = replace(spec.effort(), seeds=(answer.seed, *spec.seeds[1:]))
                     confirming = Confirming(loads, case, effort, time, steady, self._progress)
